@@ -115,7 +115,10 @@ def program_with(text: str) -> str:
 
 
 def test_every_program_of_the_page_is_run_here() -> None:
-    marks = ["note=", "join()", "PER_NODE", "rebuild", "skip-worker", "Decay", "+cv+", "wire="]
+    marks = [
+        "note=", "join()", "PER_NODE", "rebuild", "skip-worker", "Decay", "+cv+", "wire=",
+        "mimelite",
+    ]  # fmt: skip
     assert sorted(map(program_with, marks)) == sorted(blocks("py"))
 
 
@@ -188,6 +191,17 @@ def test_the_program_with_a_rounded_wire_equals_the_simulator(processes, tmp_pat
     for process in processes("program", path=str(tmp_path / "program.py")):
         np.testing.assert_allclose(process.result, result.best.w, rtol=0, atol=1e-9)
         assert process.out == "2860\n"
+
+
+def test_the_program_with_a_full_gradient_equals_the_simulator(processes, tmp_path: Path) -> None:
+    data = fedac.load("synthetic")
+    result = fedac.simulate(
+        fedac.LogisticRegression(data.X, data.y, l2=1e-3), "mimelite(0.9)",
+        clients=fedac.split(data, clients=4, by="label", seed=0), batch=4, K=16, T=160, eta=0.2,
+        start=np.zeros(data.n_features), seed=1, engine="reference",
+    )  # fmt: skip
+    for w in run_program(processes, tmp_path, program_with("mimelite")):
+        np.testing.assert_allclose(w, result.best.w, rtol=0, atol=1e-9)
 
 
 def run_program(processes, folder: Path, program: str) -> list[Any]:

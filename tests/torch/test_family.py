@@ -56,8 +56,27 @@ RUNS = {
     "fedac-ii, everything": run("fedac-ii+local+cv+momentum(1, 0.5)", weighting="examples"),
     "scaffold, adam": run(f"sgd+cv+adam{SMALL}", batch="full", by="1/sqrt(r)", at=IRREGULAR),
     "fedac-i, cv, accelerated": run("fedac-i+cv+accelerated(0.5)", weighting="examples"),
+    # They ask for more of a round, or a sequence is only broadcast.
+    "feddyn": run("feddyn(0.1)", batch="full"),
+    "feddyn, by examples": run("feddyn(0.5)", weighting="examples", by="1/sqrt(r)"),
+    "fedcm": run("fedcm(0.2)", weighting="examples", by="halve(2)", at=IRREGULAR),
+    "scaffold-m": run("fedavg+fedcm(0.3)+cv", batch="full"),
+    "scaffold-m, by examples": run("scaffold-m(0.3)", weighting="examples"),
+    "fednova": run("fednova", weighting="examples", at=IRREGULAR),
+    "led": run("led", batch="full"),
+    "fedexp": run("fedexp", batch="full"),
+    "fedexp, by examples": run("fedexp", weighting="examples", at=IRREGULAR),
+    "fedac-i, exp": run("fedac-i+exp", weighting="examples", by="inverse(3)"),
+    "everything asked for": run("fedavg+exp+fedcm(0.3)+cv", weighting="examples"),
+    "mimelite": run("mimelite(0.9)", weighting="examples", by="1/sqrt(r)"),
+    "mimelite, cv": run("mimelite(0.5)+cv", at=IRREGULAR),
+    "mimelite, nesterov": run("mimelite(0.8)+nesterov(0.7, 0.5)", weighting="examples"),
+    "mimelite, exp": run("mimelite(0.8)+exp", batch="full"),
 }
-RESUMED = ["fedac-i, cv", "diloco, falling", "fedac-ii, everything", "scaffnew, falling"]
+RESUMED = [
+    "fedac-i, cv", "diloco, falling", "fedac-ii, everything", "scaffnew, falling",
+    "feddyn, by examples", "fedcm", "everything asked for", "mimelite, cv",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +135,9 @@ def test_processes_reproduce_the_simulators_clients(in_processes, problem, name:
 @pytest.mark.parametrize("name", RUNS)
 def test_what_travels_is_what_the_record_says(in_processes, name: str) -> None:
     rounds = len(IRREGULAR) if RUNS[name]["at"] else T // K
-    numbers = get(RUNS[name]["algorithm"]).vectors_up * DIM + 4 * WORLD
+    method = get(RUNS[name]["algorithm"])
+    asked = ("moves" in method.asks) + ("steps" in method.asks)  # of one parameter group
+    numbers = method.vectors_up * DIM + asked + 4 * WORLD
     for rank in in_processes[name]:
         assert rank["all_reduces"] == [numbers] * rounds
         assert rank["bytes"] == 8 * numbers * rounds
@@ -135,6 +156,10 @@ def test_pieces_matter(in_processes) -> None:
         ("fedac-ii, both memories", "fedac-ii, everything"),
         ("diloco", "fedadam"),
         ("fedadam", "fedyogi"),
+        ("fedexp", "feddyn"),
+        ("fedexp", "scaffold-m"),
+        ("mimelite", "fedexp, by examples"),
+        ("mimelite", "mimelite, nesterov"),
     ]:
         assert abs(ends[one] - ends[other]).max() > 1e-3
 

@@ -37,16 +37,19 @@ def run(**options):
 # -- by hand -----------------------------------------------------------------------------------
 
 
-def by_hand(*, gamma=1.0, beta=0.0, state="local", nan=None, weights=(1,) * WORLD, delay=0):
+def by_hand(
+    *, gamma=1.0, beta=0.0, exp=False, state="local", nan=None, weights=(1,) * WORLD, delay=0
+):
     """Return the parameters of every worker after every step of AdamW: a loop without fedac.
 
     After K steps x <- x - gamma (beta u + delta), u <- beta u + delta, delta = x - mean(w). If it
-    takes so many steps until workers know x, they add what they have moved since.
+    takes so many steps until workers know x, they add what they have moved since. With `exp`, gamma
+    is that of FedExP, for all parameters together.
     """
     workers = [make_foreign("AdamW", **ADAMW) for _ in range(WORLD)]
     x = [p.detach().clone() for p in workers[0][0]]
     u = [torch.zeros_like(p) for p in x]
-    history = [[] for _ in range(WORLD)]
+    history, largest = [[] for _ in range(WORLD)], 0.0
     for t in range(STEPS):
         for m, (w, optimizer) in enumerate(workers):
             for p in w:
@@ -57,6 +60,13 @@ def by_hand(*, gamma=1.0, beta=0.0, state="local", nan=None, weights=(1,) * WORL
             good = [m for m in range(WORLD) if all(p.isfinite().all() for p in left[m])]
             total = sum(weights[m] for m in good)
         if (t + 1 - delay) % K == 0 and t >= delay:
+            if exp:
+                flat = torch.cat([center.reshape(-1) for center in x])
+                deltas = [flat - torch.cat([p.reshape(-1) for p in w]) for w in left]
+                spread = sum(weights[m] * deltas[m].dot(deltas[m]) for m in good) / total
+                mean = sum(weights[m] * deltas[m] for m in good) / total
+                gamma = max(1.0, float(spread / (2 * (mean.dot(mean) + 1e-3))))
+                largest = max(largest, gamma)
             for i, center in enumerate(x):
                 delta = center - sum(weights[m] * left[m][i] for m in good) / total
                 u[i] = beta * u[i] + delta
@@ -74,6 +84,7 @@ def by_hand(*, gamma=1.0, beta=0.0, state="local", nan=None, weights=(1,) * WORL
                     optimizer.state.clear()
         for m, (w, _) in enumerate(workers):
             history[m].append(torch.cat([p.detach().reshape(-1) for p in w]))
+    assert not exp or largest > 1.05
     return [torch.stack(points) for points in history]
 
 
@@ -92,6 +103,10 @@ RUNS = {
     "overlap and a server": (run(server="nesterov(0.7,0.9)", overlap=True, delay_steps=2),
                              {"delay": 2, **NESTEROV}),
     "slowmo is momentum": (run(server="slowmo(0.5,0)"), {"gamma": 0.5}),
+    "exp": (run(server="exp"), {"exp": True}),
+    "exp, a worker is skipped": (
+        run(server="exp", on_nonfinite="skip-worker", nan=NAN), {"exp": True, "nan": NAN}
+    ),
     "a worker is skipped": (run(on_nonfinite="skip-worker", nan=NAN), {"nan": NAN}),
     "a worker is skipped by a server": (
         run(on_nonfinite="skip-worker", nan=NAN, server="nesterov(0.7,0.9)"),
@@ -402,7 +417,7 @@ BAD = {
     "say how often to synchronize SGD: local_steps=64, for example": {"local_steps": None},
     "local_steps must be a whole number, at least 1, got 0": {"local_steps": 0},
     "unknown state 'mean'; known: average, local, reset": {"state": "mean"},
-    "unknown server rule 'bogus'; known: accelerated, adagrad, adam, momentum, nesterov": {
+    "unknown server rule 'bogus'; known: accelerated, adagrad, adam, exp, momentum": {
         "server": "bogus"
     },
     "unknown server rule 'nestrov'; did you mean 'nesterov'? known:": {"server": "nestrov(1,0.3)"},

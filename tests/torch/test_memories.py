@@ -19,7 +19,8 @@ pytestmark = pytest.mark.slow
 alone = pytest.mark.usefixtures("alone")
 
 MEMORY, SERVER, BOTH = "scaffold", "diloco", "fedac-i+cv+nesterov(1,0.3)"
-NAMES = [MEMORY, SERVER, BOTH, "scaffnew", "fedac-ii+local", "fedprox(0.3)", "outer-nesterov"]
+NAMES = [MEMORY, SERVER, BOTH, "scaffnew", "fedac-ii+local", "fedprox(0.3)", "outer-nesterov",
+         "feddyn(0.3)", "scaffold-m", "fedac-i+exp"]  # fmt: skip
 REMEMBERING = [MEMORY, BOTH, "sgd", "adamw"]  # the last two with a state of their own
 NUMBERS = {"lr": 0.1, "mu": 0.1, "local_steps": 2}
 BEGIN = runpy.run_path(str(Path(__file__).with_name("workers.py")))["begin"]

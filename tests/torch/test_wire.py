@@ -30,10 +30,18 @@ METHODS = {
     "fedac-i+cv+nesterov(1,0.3)": {"weighting": "examples", "batch": 1},
     "fedavg-weighted": {"weighting": "examples", "batch": 4},
     "momentum(0.5)+local": {"weighting": "uniform", "batch": 1, "at": IRREGULAR},
+    "feddyn(0.5)": {"weighting": "examples", "batch": 4},
+    "fedcm(0.2)": {"weighting": "examples", "batch": 4, "at": IRREGULAR},
+    "fedac-i+exp": {"weighting": "examples", "batch": "full"},
+    "mimelite(0.5)+exp+cv": {"weighting": "uniform", "batch": 4},
 }
 RUNS = [(wire, name) for wire in LOSSY for name in METHODS]
 # Summed in bfloat16 by an all-reduce: without control variates nobody needs the single messages.
-SUMMED = [("bfloat16", name) for name in METHODS if "scaff" not in name and "cv" not in name]
+SUMMED = [
+    ("bfloat16", name)
+    for name in METHODS
+    if not any(piece in name for piece in ("scaff", "cv", "feddyn"))
+]
 
 
 def results(ended):
@@ -114,10 +122,14 @@ def test_what_travels_is_the_rounded_message(in_processes, wire, name) -> None:
     numbers = get(name).vectors_up * DIM
     message = get(name).vectors_up * bytes_of(wire, DIM)
     summed = (wire, name) in SUMMED
+    # Not rounded, of one parameter group; in gathered messages everybody measures the moves.
+    asked = ("moves" in get(name).asks and summed) + ("steps" in get(name).asks)
     for rank in in_processes[wire, name]:
         # All headers are in a sum, in float64 as the model.
-        assert rank["bytes"] == (message + HEADER * (WORLD if summed else 1)) * rounds
-        assert rank["all_reduces"] == ([numbers, IN_HEADER * WORLD] * rounds if summed else [])
+        header = HEADER * (WORLD if summed else 1)
+        assert rank["bytes"] == (message + header + 8 * asked) * rounds
+        sums = [numbers, IN_HEADER * WORLD + asked] * rounds
+        assert rank["all_reduces"] == (sums if summed else [])
 
 
 @pytest.mark.parametrize(("wire", "name"), RUNS)
@@ -125,6 +137,28 @@ def test_a_resumed_run_ends_with_the_same_bits(in_processes, wire, name) -> None
     pairs = zip(in_processes[wire, name], in_processes[wire, name, "resumed"], strict=True)
     for whole, resumed in pairs:
         assert torch.equal(whole["states"], resumed["states"])
+
+
+@pytest.mark.parametrize("wire", LOSSY)
+def test_moves_are_measured_as_they_arrive(processes, wire: str) -> None:
+    # Every rank moves along an axis, by a number that bfloat16 rounds and int8 hardly does.
+    examples = torch.tensor(EXAMPLES, dtype=torch.float64)
+    lengths, share = (5 - examples) * (1 + 2**-9), examples / sum(EXAMPLES)
+    job = {
+        "gradients": (-torch.diag(lengths)[:, None]).tolist(), "examples": EXAMPLES,
+        "options": {"wire": wire, "weighting": "examples"},
+        "optimizer": {"algorithm": "fedexp", "lr": 1.0, "mu": 0.1, "local_steps": 1},
+    }  # fmt: skip
+    arrived = lengths
+    if wire == "bfloat16":  # a rank sends its move times its part of the sum
+        factor = examples / WORLD
+        arrived = (factor * lengths).bfloat16().double() / factor
+        assert not torch.equal(arrived, lengths)
+    mean = share * arrived
+    gamma = share @ arrived**2 / (2 * (mean @ mean + 1e-3))
+    assert gamma > 1.5
+    for rank in results(processes("steps", **job)):
+        np.testing.assert_allclose(rank["w"], gamma * mean, rtol=1e-5 if wire == "int8" else 1e-12)
 
 
 def test_wires_differ(in_processes) -> None:

@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from fedac.algorithms import Algorithm, fedac
+from fedac.algorithms import Algorithm, fedac, get
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import InputError
 from fedac.federation.schedule import Decay
@@ -213,15 +213,19 @@ def train_logistic(
     seed: int,
     batch: int | str = 1,
     at: list[int] | None = None,
+    taken: list[list[int]] | None = None,
+    epochs: bool = False,
     resume: dict[str, Any] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Make one run of `logistic`.
 
     Every rank has all rows, or those that "owners" gives it. `eta` may be the start and the form of
-    a decay. With `resume`, another optimizer continues from a checkpoint after so many steps.
+    a decay. Instead of T steps, `taken` may have the steps of all ranks in every round, by rank. A
+    round may be an epoch. With `resume`, another optimizer continues from a checkpoint after so
+    many steps, or rounds if `taken` is given.
     """
-    from fedac.federation.sampling import sample_batch
+    from fedac.federation.sampling import epoch_order, sample_batch
 
     start, mine = data["start"], slice(None)
     if "owners" in data:
@@ -231,38 +235,63 @@ def train_logistic(
     X, y = data["X"][mine], data["y"][mine]
     synchronizations = set(at or range(K, T + 1, K))
 
+    def backward(w: list[nn.Parameter], rows: torch.Tensor) -> None:
+        margins = y[rows] * (X[rows] @ torch.cat(w))
+        penalty = sum((part**2).sum() for part in w)
+        (l2 / 2 * penalty - nn.functional.logsigmoid(margins).mean()).backward()
+
     def begin() -> tuple[list[nn.Parameter], LocalOptimizer, Synchronizer]:
         half = len(start) // 2
         # Only rank 0 has the right start; the others get it from there.
         w = [nn.Parameter(part if rank == 0 else torch.randn_like(part))
              for part in (start[:half].clone(), start[half:].clone())]  # fmt: skip
-        optimizer = make_optimizer(w, algorithm, lr=eta, mu=mu, local_steps=K)
+        settings = {"lr": eta, "mu": mu, "local_steps": K}
+        if "gradient" in get(find(algorithm)).asks:
+            settings["full_gradient"] = lambda: backward(w, torch.arange(len(y)))
+        optimizer = make_optimizer(w, algorithm, **settings)
         return w, optimizer, synchronize(optimizer, at=at, **options)
+
+    def step(rows: Any) -> None:
+        optimizer.zero_grad()
+        backward(w, torch.as_tensor(rows))
+        optimizer.step()
+
+    def draw(t: int) -> Any:
+        if batch == "full":
+            return torch.arange(len(y))
+        return sample_batch(seed, rank, t, len(y), int(batch))
+
+    def end_round() -> None:
+        states.append(served(optimizer))
+        optimizer.eval()
+        outputs.append(torch.cat(w).detach())
+        optimizer.train()
+
+    def resumed() -> tuple[list[nn.Parameter], LocalOptimizer, Synchronizer]:
+        averages.checkpoint(resume["path"])
+        dist.barrier()
+        begun = begin()
+        begun[2].resume(resume["path"])
+        return begun
 
     with Counted() as counted:
         w, optimizer, averages = begin()
         states, outputs = [], []
-        for t in range(T):
-            rows = (
-                torch.arange(len(y))
-                if batch == "full"
-                else torch.from_numpy(sample_batch(seed, rank, t, len(y), int(batch)))
-            )
-            optimizer.zero_grad()
-            margins = y[rows] * (X[rows] @ torch.cat(w))
-            penalty = sum((part**2).sum() for part in w)
-            (l2 / 2 * penalty - nn.functional.logsigmoid(margins).mean()).backward()
-            optimizer.step()
+        for t in range(0 if taken else T):
+            step(draw(t))
             if t + 1 in synchronizations:
-                states.append(served(optimizer))
-                optimizer.eval()
-                outputs.append(torch.cat(w).detach())
-                optimizer.train()
+                end_round()
             if resume is not None and t + 1 == resume["after"]:
-                averages.checkpoint(resume["path"])
-                dist.barrier()
-                w, optimizer, averages = begin()
-                averages.resume(resume["path"])
+                w, optimizer, averages = resumed()
+        for r, of_ranks in enumerate(taken or ()):
+            order = epoch_order(seed, rank, r, len(y))
+            with averages.join():
+                for k in range(of_ranks[rank]):
+                    t = r * of_ranks[rank] + k
+                    step(order[k * batch : (k + 1) * batch] if epochs else draw(t))
+            end_round()
+            if resume is not None and r + 1 == resume["after"]:
+                w, optimizer, averages = resumed()
     return {
         "states": torch.tensor(states, dtype=torch.float64),
         "outputs": torch.stack(outputs),

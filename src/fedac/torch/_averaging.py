@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -64,6 +64,7 @@ class Average(ABC):
     bytes: int  # handed over by this process
     buffer: Tensor  # flat memory, for the next average to reuse
     residuals: list[Tensor] | None = None  # rounding errors of the message, with error feedback
+    spread: float = 0.0  # weighted mean of the squared moves, if asked for; see `collect`
     _sample: Tensor  # of this worker's message
     _arriving: tuple[Tensor, ...]  # what all workers send
 
@@ -91,7 +92,10 @@ class Average(ABC):
 
     @abstractmethod
     def collect(self, weights: Sequence[float]) -> tuple[Tensor, float]:
-        """Return a flat sum over the workers with positive weights, and the divisor of the mean."""
+        """Return a flat sum over the workers with positive weights, and the divisor of the mean.
+
+        If the method asks for "moves", `spread` is known from here on.
+        """
 
 
 class AllReduce(Average):
@@ -102,6 +106,9 @@ class AllReduce(Average):
 
     If the number of workers is a power of two, they divide by it before they send: that rounds
     nothing, and the sum is usually the mean.
+
+    `squared_moves`, for methods that ask for "moves", returns the squared length of the moves of a
+    message. The buffer then has it too, as its last number before the headers.
     """
 
     def __init__(
@@ -112,6 +119,7 @@ class AllReduce(Average):
         exact: Sequence[Tensor],
         *,
         private: Sequence[Tensor] = (),
+        squared_moves: Callable[[Iterable[Tensor]], Tensor] | None = None,
         reuse: Tensor | None = None,
     ) -> None:
         super().__init__(workers, header, message)
@@ -119,6 +127,9 @@ class AllReduce(Average):
         self._zeros = LENGTH * workers.size
         self._factor = 1 / workers.size if workers.size.bit_count() == 1 else 1.0
         factor = (header.weight or 1.0) * self._factor
+        self._has_spread = squared_moves is not None
+        if squared_moves is not None:
+            tensors.append(squared_moves(self._decoded(message, factor)).to(message[0].dtype))
         self.buffer, norm = self._fill(tensors, factor, reuse)
         unsure = () if torch.isfinite(norm) else (*tensors, *self._arriving[:-1])
         if all(map(is_finite, (*unsure, *private))):
@@ -147,8 +158,16 @@ class AllReduce(Average):
     def _header_rows(self) -> list[list[float]]:
         return list(self._all_headers.tolist())
 
+    def _decoded(self, message: Sequence[Tensor], factor: float) -> Iterable[Tensor]:
+        """Return the message as the other workers receive it."""
+        return message
+
     def collect(self, weights: Sequence[float]) -> tuple[Tensor, float]:
-        return self.buffer[: -self._zeros], sum(w for w in weights if w > 0) * self._factor
+        flat, divisor = self.buffer[: -self._zeros], sum(w for w in weights if w > 0) * self._factor
+        if self._has_spread:
+            self.spread = float(flat[-1]) / divisor
+            flat = flat[:-1]
+        return flat, divisor
 
 
 class BFloat16AllReduce(AllReduce):
@@ -178,9 +197,12 @@ class BFloat16AllReduce(AllReduce):
         self._arriving = (self._half, exact)
         return buffer, torch.stack(squares).double().sum().sqrt()
 
+    def _decoded(self, message: Sequence[Tensor], factor: float) -> Iterable[Tensor]:
+        for ours, began in zip(message, self._began, strict=True):
+            yield began + ((ours - began) * factor).to(torch.bfloat16).to(ours) / factor
+
     def collect(self, weights: Sequence[float]) -> tuple[Tensor, float]:
-        total = sum(w for w in weights if w > 0) * self._factor
-        flat = self.buffer[: -self._zeros]
+        flat, total = super().collect(weights)
         for mean, half, began in self._in_chunks(flat[: self._numbers]):
             torch.add(began, half.to(mean.dtype), alpha=1 / total, out=mean)
         flat[self._numbers :] /= total

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedac.algorithms import Algorithm
 from fedac.algorithms.algorithm import State
 from fedac.federation.compression import BLOCK, Bytes, Sender, bytes_of
-from fedac.federation.round import compress, decompress
+from fedac.federation.round import compress, decompress, squared_moves
 from fedac.torch._averaging import LENGTH, NOT_FINITE, Average, Header, flatten_again, sample
 from fedac.torch._communication import Workers
 
@@ -121,7 +121,7 @@ class Gather(Average):
         """Return the bytes to send, without a header, and whether all numbers are finite."""
         message, exact = self._split_buffer()
         last = exact.cpu().numpy().view(np.uint8)
-        encoded = len(self._algorithm.sequences) * bytes_of(sender.wire, sum(self._sizes))
+        encoded = len(self._algorithm.sent) * bytes_of(sender.wire, sum(self._sizes))
         data: Bytes = np.empty(HEADER_BYTES + encoded + len(last), np.uint8)
         finite, end = bool(torch.isfinite(exact).all()), HEADER_BYTES
         for chunk in self._chunks:
@@ -150,15 +150,18 @@ class Gather(Average):
         arrived = zip(weights, rows.cpu().numpy(), strict=True)
         used = [(weight / total, row) for weight, row in arrived if weight > 0]
         (message, exact), start = self._split_buffer(), HEADER_BYTES
+        algorithm = self._algorithm
         for chunk in self._chunks:
             began = self._began.read(chunk)
             length = bytes_of(self._wire, chunk.numbers)
-            starts = [start + length * t for t in range(len(began))]
-            start += length * len(began)
-            mean = tuple(np.zeros(chunk.numbers) for _ in began)
+            starts = [start + length * t for t in range(len(algorithm.sent))]
+            start += length * len(starts)
+            mean = tuple(np.zeros(chunk.numbers) for _ in starts)
             for share, row in used:
                 data = [row[first : first + length] for first in starts]
-                message_of_one = decompress(self._algorithm, self._wire, data, began)
+                message_of_one = decompress(algorithm, self._wire, data, began)
+                if "moves" in algorithm.asks:
+                    self.spread += share * squared_moves(algorithm, message_of_one, began)
                 for vector, value in zip(mean, message_of_one, strict=True):
                     vector += share * value
             message.write(chunk, mean)
@@ -170,7 +173,7 @@ class Gather(Average):
 
     def _split_buffer(self) -> tuple[Vectors, Tensor]:
         """Return views of the message and of the exact tensors after it."""
-        S = len(self._algorithm.sequences)
+        S = len(self._algorithm.sent)
         numbers = S * sum(self._sizes)
         views = iter(torch.split(self.buffer[:numbers], [n for n in self._sizes for _ in range(S)]))
         message = Vectors([tuple(next(views) for _ in range(S)) for _ in self._sizes])

@@ -6,7 +6,8 @@ the output (w_ag of FedAc), and `train` puts w_md back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -19,7 +20,7 @@ from fedac.algorithms.checks import check_functions, needs_mu
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.algorithms.linear import Linear, linear_form
 from fedac.errors import InputError
-from fedac.federation.round import leave, serve
+from fedac.federation.round import leave, serve, squared_moves
 from fedac.federation.schedule import Decay
 from fedac.torch._local_step import Batches, combine, decayed_form, take_step
 from fedac.torch._state import (
@@ -65,6 +66,11 @@ class LocalOptimizer(SequenceOptimizer):
     foreach : bool
         Whether to process many tensors at once: all of them on a GPU, as many as fit into the cache
         on a CPU.
+    full_gradient : callable, optional
+        Only for methods that need it, such as MimeLite: a function without arguments that calls
+        ``backward()`` on the mean loss over all of this worker's rows. It runs at the end of every
+        round, with the parameters at the point where the round began; afterwards the parameters and
+        their gradients are what they were.
 
     Attributes
     ----------
@@ -94,10 +100,13 @@ class LocalOptimizer(SequenceOptimizer):
         local_steps: int,
         weight_decay: float = 0.0,
         foreach: bool = True,
+        full_gradient: Callable[[], object] | None = None,
     ) -> None:
         self.algorithm = get(algorithm)
         if self.algorithm.minibatch:
             raise InputError(f"'{self.algorithm.name}' takes no local steps; use torch.optim.SGD")
+        _require_full_gradient(self.algorithm, full_gradient)
+        self.full_gradient = full_gradient
         settings = {
             "lr": lr,
             "mu": 1.0 if mu is None else mu,
@@ -246,7 +255,11 @@ class LocalOptimizer(SequenceOptimizer):
                 self._require_unchanged(group, p)
         for group in groups:
             group["training"] = training
-            self._place(group, group["params"])
+        if training:
+            for group in groups:
+                self._place(group, group["params"])
+        else:
+            self._place_output([p for group in groups for p in group["params"]])
 
     def _place(self, group: dict[str, Any], params: Sequence[Tensor]) -> None:
         """Put w_md into parameters of a group in training mode, else the output."""
@@ -266,13 +279,20 @@ class LocalOptimizer(SequenceOptimizer):
                     torch._foreach_copy_(batch, self._query(group["last"], sequences))
                 else:
                     combine(batch, zip(query, sequences, strict=True))
+            self.versions.update(zip(params, map(version, params), strict=True))
         else:
-            for p in own:
-                if name not in self.state[p]:  # the output is about to overwrite the sequence
-                    with torch.inference_mode(False):
-                        self.state[p][name] = p.detach().clone()
-            for p in params:
-                p.copy_(self._output(group, p))
+            self._place_output(params)
+
+    def _place_output(self, params: Sequence[Tensor]) -> None:
+        """Put the output into parameters, all at once: it may depend on the whole model."""
+        params = [p for p in params if self.state.get(p)]
+        name = self.algorithm.local_sequences[0]
+        for p in filter(self.is_own_sequence, params):
+            if name not in self.state[p]:  # the output is about to overwrite the sequence
+                with torch.inference_mode(False):
+                    self.state[p][name] = p.detach().clone()
+        for p, output in zip(params, self._outputs(params), strict=True):
+            p.copy_(output)
         self.versions.update(zip(params, map(version, params), strict=True))
 
     def _query(self, settings: dict[str, Any], sequences: list[list[Tensor]]) -> list[Tensor]:
@@ -283,21 +303,76 @@ class LocalOptimizer(SequenceOptimizer):
         return w_md
 
     @torch.no_grad()
-    def _output(self, group: dict[str, Any], p: Tensor) -> Tensor:
-        """Return the output for one parameter, as if this worker ended the round now and alone."""
-        algorithm, hp = self.algorithm, self.hyperparameters(group["last"])
-        if self.takes_mean:
-            state: State = tuple(self.sequences(p))
-        else:
-            sent, server = self.kept(p, "sent"), self.kept(p, "server")
-            if group["taken"]:
-                local, memory = tuple(self.sequences(p)), self.kept(p, "memory")
-                done, this = ClientWork(steps=group["taken"]), RoundInfo(number=self.rounds)
-                message, _ = leave(algorithm, local, sent, memory, hp, done)
-                sent, server = serve(algorithm, message, sent, server, hp, this)
-            state = (*sent, *server)
-        w: Tensor = algorithm.output(state, hp, self.steps)
-        return w
+    def full_gradients(self) -> dict[Tensor, Tensor]:
+        """Return the gradients of all rows of this worker where the round began."""
+        if self.full_gradient is None:
+            raise InputError(
+                "a copy of an optimizer lacks full_gradient, which may belong to another model; "
+                "set optimizer.full_gradient"
+            )
+        before = [(p, p.detach().clone(), p.grad, version(p)) for p in self.trained_parameters()]
+        found = {}
+        try:
+            for p, *_ in before:
+                p.copy_(self.kept(p, "sent")[0])
+                p.grad = None
+            with torch.enable_grad():
+                self.full_gradient()
+            if all(p.grad is None for p, *_ in before):
+                raise InputError("full_gradient has left no gradients; it must call backward()")
+            for p, *_ in before:
+                g = torch.zeros_like(p) if p.grad is None else p.grad
+                found[p] = g.to(sequence_dtype(p))
+        finally:
+            for p, value, grad, last in before:
+                p.copy_(value)
+                p.grad = grad
+                if self.versions.get(p) == last:
+                    self.versions[p] = version(p)
+        return found
+
+    def squared_moves(self, params: Iterable[Tensor], values: Iterable[Tensor]) -> Tensor:
+        """Return the squared length of the moves of all parameters, given what is sent of them."""
+        given, squares = iter(values), []
+        for p in params:
+            message = tuple(next(given).reshape(-1) for _ in self.algorithm.sent)
+            began = tuple(t.reshape(-1) for t in self.kept(p, "sent"))
+            squares.append(squared_moves(self.algorithm, message, began))
+        return torch.stack([square.to(squares[0]) for square in squares]).sum()
+
+    @torch.no_grad()
+    def _outputs(self, params: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Return outputs of parameters, as if this worker ended the round now and alone."""
+        algorithm, asks = self.algorithm, self.algorithm.asks
+        in_round = any(group["taken"] for group in self.param_groups)
+        gradients = self.full_gradients() if "gradient" in asks and in_round else {}
+
+        def leave_alone(p: Tensor) -> State:
+            group, sent = self.group_of(p), self.kept(p, "sent")
+            if not group["taken"]:
+                return algorithm.bases(sent)
+            local, memory = tuple(self.sequences(p)), self.kept(p, "memory")
+            hp = self.hyperparameters(group["last"])
+            done = ClientWork(steps=group["taken"], gradient=gradients.get(p))
+            return leave(algorithm, local, sent, memory, hp, done)[0]
+
+        this = RoundInfo(number=self.rounds)
+        if "moves" in asks and in_round:
+            moved = [p for p in self.parameters() if self.state.get(p)]
+            square = float(self.squared_moves(moved, (x for p in moved for x in leave_alone(p))))
+            this = replace(this, spread=square, moved=square)
+        for p in params:
+            group = self.group_of(p)
+            hp = self.hyperparameters(group["last"])
+            if self.takes_mean:
+                state: State = tuple(self.sequences(p))
+            else:
+                sent, server = self.kept(p, "sent"), self.kept(p, "server")
+                if group["taken"]:
+                    now = replace(this, steps=group["taken"])
+                    sent, server = serve(algorithm, leave_alone(p), sent, server, hp, now)
+                state = (*sent, *server)
+            yield algorithm.output(state, hp, self.steps)
 
     def _require_unchanged(self, group: dict[str, Any], p: Tensor) -> None:
         """Reject a parameter that something else has changed: its sequences would not match."""
@@ -309,7 +384,8 @@ class LocalOptimizer(SequenceOptimizer):
             (point,) = self._query(group["last"], [[s] for s in self.sequences(p)])
             same = _is_equal_but_for_rounding(p, point)
         elif same:
-            same = _is_equal_but_for_rounding(p, self._output(group, p))
+            (output,) = self._outputs([p])
+            same = _is_equal_but_for_rounding(p, output)
         if not same:
             raise InputError(
                 "a parameter was changed, converted or moved by something other than this "
@@ -373,6 +449,17 @@ class LocalSGD(LocalOptimizer):
     ) -> None:
         options: dict[str, Any] = {"weight_decay": weight_decay, "foreach": foreach}
         super().__init__(params, "fedavg", lr=lr, local_steps=local_steps, **options)
+
+
+def _require_full_gradient(algorithm: Algorithm, full_gradient: object) -> None:
+    asks = "gradient" in algorithm.asks
+    if asks and not callable(full_gradient):
+        raise InputError(
+            f"'{algorithm.name}' needs the gradient of all rows of a worker: pass full_gradient=, "
+            "a function that calls backward() on their mean loss"
+        )
+    if full_gradient is not None and not asks:
+        raise InputError(f"'{algorithm.name}' needs no full_gradient; leave it out")
 
 
 def _is_equal_but_for_rounding(p: Tensor, point: Tensor) -> bool:

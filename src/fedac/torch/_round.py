@@ -11,7 +11,8 @@ import re
 import zlib
 from bisect import bisect
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -103,7 +104,7 @@ class Rounds:
 
     def forget_residuals(self) -> None:
         """Forget the rounding errors of the last message that arrived, by vector."""
-        p, S = next(iter(self.named)), len(self.optimizer.algorithm.sequences)
+        p, S = next(iter(self.named)), len(self.optimizer.algorithm.sent)
         size = sum(p.numel() for p in self.named) if self.error_feedback else 0
         self.residuals = [torch.zeros(size, dtype=sequence_dtype(p))] * S
 
@@ -129,7 +130,8 @@ class Rounds:
         # Compress the message, and start the mean.
         settings = _agreement.settings_of(optimizer.param_groups)
         header = Header(weight, self._digest(settings), steps, finished)
-        average = self._start_average(header, message, memory)
+        own_steps = self._own_steps(left, message)
+        average = self._start_average(header, message, memory, own_steps)
         sent = flatten(self.moving() if self.schedule.delay else [], workers.device)
         self._free = average.buffer
         yield average.bytes
@@ -168,9 +170,16 @@ class Rounds:
         if not optimizer.takes_mean or overlapped:
             if divisor != 1:
                 mean /= divisor
-            received = iter(parts(mean, [*message, *exact]))
+            values = parts(mean, [*message, *exact, *own_steps])
+            this = RoundInfo(number=optimizer.rounds)
+            if "moves" in optimizer.algorithm.asks:
+                moved = float(optimizer.squared_moves(self.named, values))
+                this = replace(this, spread=average.spread, moved=moved)
+            end = len(message) + len(exact)
+            received = iter(values[:end])
+            mean_steps = list(map(float, values[end:])) or [0.0] * len(left)
             since = iter(self._moved_since(average, sent)) if overlapped else None
-            self._serve(left, received, since, memory, weights)
+            self._serve(left, received, since, memory, weights, this, mean_steps)
             for tensor, value in zip(exact, received, strict=True):
                 new = value if since is None else value + next(since)
                 # Variances and other nonnegative tensors stay nonnegative.
@@ -231,6 +240,8 @@ class Rounds:
         optimizer = self.optimizer
         message: list[Tensor] = []
         memory: dict[Tensor, State] = {}
+        asks = "gradient" in optimizer.algorithm.asks and any(part.steps for part in left)
+        gradients = optimizer.full_gradients() if asks else {}
         for group, params, hp, steps, _ in left:
             for p in params:
                 local = tuple(optimizer.sequences(p))
@@ -240,21 +251,33 @@ class Rounds:
                 sequences, after = optimizer.kept(p, "sent"), optimizer.kept(p, "memory")
                 if steps:
                     ratio = group["counted"][self.workers.rank] / weight if weight > 0 else 1.0
-                    sequences, after = leave(
-                        optimizer.algorithm, local, sequences, after, hp, ClientWork(steps=steps),
-                        weight_ratio=ratio,
-                    )  # fmt: skip
-                message += sequences
+                    done = ClientWork(steps=steps, gradient=gradients.get(p))
+                    values, after = leave(
+                        optimizer.algorithm, local, sequences, after, hp, done, weight_ratio=ratio
+                    )
+                else:
+                    values = optimizer.algorithm.bases(sequences)
+                message += values
                 # Copies: with overlap, local steps may go on in these tensors.
                 memory[p] = tuple(t.clone(memory_format=torch.contiguous_format) for t in after)
         return message, memory
 
+    def _own_steps(self, left: Sequence[LeftGroup], message: Sequence[Tensor]) -> list[Tensor]:
+        """Return this worker's steps in the round, by group, if the method asks for their mean."""
+        if "steps" not in self.optimizer.algorithm.asks:
+            return []
+        return [torch.tensor(part.steps, dtype=message[0].dtype) for part in left]
+
     def _start_average(
-        self, header: Header, message: list[Tensor], memory: dict[Tensor, State]
+        self,
+        header: Header,
+        message: list[Tensor],
+        memory: dict[Tensor, State],
+        own_steps: list[Tensor],
     ) -> Average:
         """Compress the message for the wire, and start the mean."""
         algorithm, kept, free = self.optimizer.algorithm, self.optimizer.kept, self._free
-        arguments = (self.workers, header, message, self._exact())
+        arguments = (self.workers, header, message, [*self._exact(), *own_steps])
         if is_gathered(self.wire, algorithm):
             began = [kept(p, "sent") for p in self.named]
             sender = Sender(
@@ -266,11 +289,16 @@ class Rounds:
                 *arguments, algorithm=algorithm, began=began, memory=memories, sender=sender,
                 reuse=free,
             )  # fmt: skip
-        private = [tensor for tensors in memory.values() for tensor in tensors]
+        squared_moves = partial(self.optimizer.squared_moves, self.named)
+        options: dict[str, Any] = {
+            "private": [tensor for tensors in memory.values() for tensor in tensors],
+            "squared_moves": squared_moves if "moves" in algorithm.asks else None,
+            "reuse": free,
+        }
         if self.wire == BFLOAT16:
-            flat = [s for p in self.named for s in kept(p, "sent")]
-            return BFloat16AllReduce(*arguments, private=private, reuse=free, began=flat)
-        return AllReduce(*arguments, private=private, reuse=free)
+            flat = [s for p in self.named for s in algorithm.bases(kept(p, "sent"))]
+            return BFloat16AllReduce(*arguments, began=flat, **options)
+        return AllReduce(*arguments, **options)
 
     def _has_mean(self, headers: Sequence[Header], steps: int) -> bool:
         """Check whether any worker has moved; raise if there can be no mean."""
@@ -294,22 +322,25 @@ class Rounds:
         since: Iterator[Tensor] | None,
         memory: dict[Tensor, State],
         weights: Sequence[float],
+        this: RoundInfo,
+        mean_steps: Sequence[float],
     ) -> None:
         """Serve the mean message, and enter the next round with this worker's progress `since`.
 
-        It keeps its new memory if its message was used.
+        It keeps its new memory if its message was used. `mean_steps` are the workers' mean steps,
+        by group.
         """
         optimizer, algorithm = self.optimizer, self.optimizer.algorithm
-        for group, params, hp, _, paused in left:
+        for (group, params, hp, _, paused), steps in zip(left, mean_steps, strict=True):
             if not (optimizer.takes_mean or paused):
                 # Workers that are absent keep their last weights.
                 before, counted = group["counted"], zip(weights, group["counted"], strict=True)
                 group["counted"] = [weight if weight > 0 else last for weight, last in counted]
                 total = sum(group["counted"])
                 share, ratio = sum(w for w in weights if w > 0) / total, sum(before) / total
-                this = RoundInfo(number=optimizer.rounds, share=share)
+                this = replace(this, share=share, steps=steps)
             for p in params:
-                message = tuple(next(mean) for _ in algorithm.sequences)
+                message = tuple(next(mean) for _ in algorithm.sent)
                 if optimizer.takes_mean:
                     torch._foreach_copy_(optimizer.sequences(p), message)
                 elif not paused:

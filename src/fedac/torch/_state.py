@@ -134,6 +134,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
     _group_of: dict[Tensor, int]  # the number of a parameter's group
     _batches: Batches
     after_step: Callable[[], object] | None = None  # set by `synchronize`; copies have none
+    full_gradient: Callable[[], object] | None = None  # of the user; copies have none
     inner: InnerOptimizer | None = None  # the user's optimizer, if it takes the local steps
     is_replaced = False  # a later call of `synchronize` follows the user's optimizer now
     _has_warned = False  # that FedAc does not accelerate
