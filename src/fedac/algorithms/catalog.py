@@ -99,7 +99,7 @@ MEMORIES = {
     ),
     "scaffnew": Piece(
         with_scaffnew,
-        "g - h_m instead of g; h_m <- h_m + (new x - w_m)/(K eta)",
+        "g - h_m instead of g; h_m <- h_m + (new x - w_m)/(K eta), K the most steps of any client",
         "arXiv 2202.09357",
     ),
     "feddyn": Piece(

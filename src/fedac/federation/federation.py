@@ -152,6 +152,13 @@ class Federation:
         mean = self.weights(everyone) @ self.steps(everyone, Span(0, 0, 1))
         return int(np.ceil(mean - 1e-9))
 
+    @property
+    def most_steps(self) -> int | None:
+        """The largest number of local steps of a client; None if all take the same."""
+        if self.equal_steps:
+            return None
+        return int(self.steps(np.arange(self.M), Span(0, 0, 1)).max())
+
     def batches(self, members: RowNumbers, this_round: Span) -> RowNumbers | list[list[RowNumbers]]:
         """Return the rows of every step of each of these clients, by client and step.
 

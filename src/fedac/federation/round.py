@@ -37,8 +37,6 @@ SCAFFOLD with one client and one local step from x = 3 with c = 1 and c_m = 0.5:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -116,16 +114,6 @@ def squared_moves(algorithm: Algorithm, values: State, sequences: State) -> Vect
     for move in moves[1:]:
         total = total + (move**2).sum(-1)
     return total
-
-
-def with_own_steps(hp: Any, steps: Vector) -> Any:
-    """Return hyperparameters in which K, if there is one, is the client's own number of steps."""
-    if not hasattr(hp, "K"):
-        return hp
-    values = vars(hp) if isinstance(hp, SimpleNamespace) else {
-        field.name: getattr(hp, field.name) for field in fields(hp)
-    }  # fmt: skip
-    return SimpleNamespace(**values | {"K": steps})
 
 
 def require_weighting(weighting: str) -> str:

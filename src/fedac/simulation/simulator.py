@@ -355,7 +355,7 @@ def make_problem(
         _require_no_mu(pairs, schedule.K)
     return Problem(
         objective=objective,
-        lanes=tuple(_lane(spec, *pair, mu=mu, K=schedule.K) for pair in pairs),
+        lanes=tuple(_lane(spec, federation, *pair, mu=mu, K=schedule.K) for pair in pairs),
         federation=federation,
         schedule=schedule,
         start=start_point(objective, start, spec.seed),
@@ -378,9 +378,17 @@ def _require_no_mu(pairs: Sequence[tuple[Algorithm, float | Decay]], K: int) -> 
             )
 
 
-def _lane(spec: Spec, algorithm: Algorithm, eta: float | Decay, *, mu: float, K: int) -> Lane:
+def _lane(
+    spec: Spec, federation: Federation, algorithm: Algorithm, eta: float | Decay, *, mu: float,
+    K: int,
+) -> Lane:  # fmt: skip
     if spec.wire != FLOAT32 and algorithm.minibatch:
         algorithm = on_clients(algorithm)
+    first = eta.start if isinstance(eta, Decay) else eta
+    if hasattr(checks.couple(algorithm, eta=first, mu=mu, K=K), "K"):
+        # It divides all clients' moves by this number: with one below half of a client's steps,
+        # that client's control variate would overshoot.
+        K = federation.most_steps or K
     if not isinstance(eta, Decay):
         return Lane(algorithm, checks.couple(algorithm, eta=eta, mu=mu, K=K))
     checks.check_decay(algorithm, eta=eta.start, mu=mu, K=K)

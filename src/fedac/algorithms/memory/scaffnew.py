@@ -3,6 +3,10 @@
 Client m keeps a control variate h_m and the point y_m that it sent. At the next broadcast x it
 updates h_m <- h_m + (x - y_m)/(K eta). So all clients must participate in every round: an absent
 client would miss an x. If the step size decays, eta is the step size of the new round.
+
+If clients take different numbers of steps, K is the largest of them, the same for all: only then
+does the mean of all h_m stay zero. Divided by each client's own number, the method would end at the
+optimum of a loss in which clients count by their steps.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import numpy as np
 from fedac.algorithms import Algorithm, ClientWork, RoundInfo
 from fedac.federation.compression import FLOAT32, keys_of, rounded
 from fedac.federation.federation import Federation
-from fedac.federation.round import compress, leave, serve, squared_moves, with_own_steps
+from fedac.federation.round import compress, leave, serve, squared_moves
 from fedac.federation.schedule import Span
 from fedac.objectives.base import Objective, RowNumbers
 from fedac.simulation.problem import ArrayState, Lane, Problem, Snapshot
@@ -95,8 +95,7 @@ def run_round(
         sequences, server = algorithm.split(state)
         sent = tuple(on_workers(sequence) for sequence in sequences)
         kept = () if memory is None else memory.load(members, sent)
-        own = hp if federation.equal_steps else with_own_steps(hp, steps[:, None])
-        local = algorithm.enter(sent, kept, own)
+        local = algorithm.enter(sent, kept, hp)
         if not federation.equal_steps:  # clients that are done keep their rows
             local = tuple(map(np.array, local))
         full = work.full_gradients(sent[0]) if "gradient" in algorithm.asks else None

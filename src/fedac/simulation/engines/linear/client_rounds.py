@@ -28,7 +28,6 @@ from fedac.simulation.engines.linear.coefficients import (
     client_form,
     echoes_of,
     for_lengths,
-    own_form,
     without_sums,
 )
 from fedac.simulation.engines.linear.kernels.interface import (
@@ -174,8 +173,7 @@ class ClientRounds(LocalRounds):
 
     def _form(self, lane: Lane, gap: int) -> ClientForm:
         """Return the form of a lane for some number of steps, padded to the same size in all."""
-        make = own_form if self.context.lengths else client_form
-        form = make(lane, gap)
+        form = client_form(lane, gap)
         if self._without_sums:
             form = without_sums(form, gap, self.context.rows.dtype) or form
         # Vectors of a power of two are faster.

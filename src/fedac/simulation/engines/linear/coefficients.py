@@ -221,12 +221,6 @@ def client_form(lane: Lane, gap: int) -> ClientForm:
     )
 
 
-def own_form(lane: Lane, steps: int) -> ClientForm:
-    """Derive the coefficients of a client with its own number of steps, by which it divides."""
-    hp: Any = lane.hp
-    return client_form(replace(lane, hp=replace(hp, K=steps)) if hasattr(hp, "K") else lane, steps)
-
-
 def for_lengths(
     make: Callable[[int], ClientForm], lengths: tuple[int, ...]
 ) -> tuple[Array, Array] | None:

@@ -24,7 +24,6 @@ from fedac.simulation.engines.linear.coefficients import (
     affine_form,
     client_form,
     for_lengths,
-    own_form,
 )
 from fedac.simulation.engines.linear.kernels.interface import Rows, compile_interruptibly
 from fedac.simulation.engines.linear.model import (
@@ -54,7 +53,10 @@ def refuse(problem: Problem) -> str | None:
             name, federation = lane.algorithm.name, problem.federation
             if not federation.equal_steps and not lane.algorithm.minibatch:
                 steps = federation.steps(np.arange(federation.M), Span(0, 0, 1))
-                if for_lengths(partial(own_form, lane), tuple(np.unique(steps).tolist())) is None:
+                if (
+                    for_lengths(partial(client_form, lane), tuple(np.unique(steps).tolist()))
+                    is None
+                ):
                     return (
                         f"'{name}' leaves a round with coefficients that are not of the form A + "
                         "B/K, so clients cannot take different numbers of steps in the fast engine"

@@ -19,7 +19,7 @@ from fedac.algorithms import Algorithm, ClientWork, RoundInfo
 from fedac.algorithms.minibatch import on_clients
 from fedac.errors import InputError, SlowEngineWarning
 from fedac.federation.compression import FLOAT32, keys_of, rounded
-from fedac.federation.round import compress, leave, serve, squared_moves, with_own_steps
+from fedac.federation.round import compress, leave, serve, squared_moves
 from fedac.federation.sampling import client_keys
 from fedac.federation.schedule import Span
 from fedac.objectives.base import RowNumbers
@@ -211,10 +211,14 @@ class Simulation:
         """Run the local steps of some clients, and add their messages; return their buffers."""
         batches = self._batches(members, this_round)
         buffers = self._enter_buffers(members)
+        first = 0
         for group in self.groups:
-            group.enter(members, steps)
+            group.enter(members)
+            last = first + len(group.lanes)
             if "gradient" in group.rule.asks:
-                group.gradient = self._full_gradients(group.sent[0], buffers, members, this_round)
+                own = buffers[first:last]
+                group.gradient = self._full_gradients(group.sent[0], own, members, this_round)
+            first = last
         for k in range(int(steps.max())):
             active = int((steps > k).sum())
             W = self._query(active)
@@ -269,17 +273,16 @@ class Simulation:
     def _full_gradients(
         self, W: Tensor, buffers: Tensor, members: RowNumbers, this_round: Span
     ) -> Tensor:
-        """Return the gradient of all rows of each client, in batches of the size of its steps."""
+        """Return the gradient of all rows of each client, in batches of about the usual size."""
         federation, device = self.federation, self.placed.device
         everything = np.arange(federation.n)
         G = torch.zeros_like(W)
         for c, m in enumerate(members.tolist()):
             rows = everything if federation.clients is None else federation.clients.rows_of(m)
-            size = federation.batch or len(rows)
             keys = self._keys(members[c : c + 1], this_round.number, FULL_GRADIENT)
-            for first in range(0, len(rows), size):
-                some = torch.as_tensor(rows[first : first + size], device=device)
-                batch = self.batch(some[None], keys)
+            # None is smaller than usual: batch normalization fails on a single row.
+            for some in np.array_split(rows, max(1, len(rows) // (federation.batch or len(rows)))):
+                batch = self.batch(torch.as_tensor(some[None], device=device), keys)
                 found, _ = self.backend(W[:, c : c + 1], buffers[:, c : c + 1], batch)
                 G[:, c : c + 1] += len(some) / len(rows) * found
         return G
@@ -332,7 +335,7 @@ class Simulation:
         buffers = self._enter_buffers(members)
         for group in self.groups:
             group.begin_round(0)
-            group.enter(members, self.federation.steps(members, this_round))
+            group.enter(members)
         W, given = self._query(len(members)), self.problem.backend
         times = {}
         # The loop first: a module that fails there fails everywhere.
@@ -474,13 +477,9 @@ class MethodLanes:
                 stacked[field.name] = tensor.view(-1, *(1,) * axes)
         return SimpleNamespace(**stacked)
 
-    def enter(self, members: RowNumbers, steps: RowNumbers) -> None:
-        """Broadcast the sequences to the clients of a chunk, which take these numbers of steps."""
+    def enter(self, members: RowNumbers) -> None:
+        """Broadcast the sequences to the clients of a chunk."""
         dtype = self.simulation.dtype
-        hp = self.hp
-        if (steps != getattr(hp, "K", steps)).any():
-            own = torch.as_tensor(steps, dtype=dtype, device=self.simulation.placed.device)
-            hp = with_own_steps(hp, own[:, None])
         self.sent: State = tuple(
             each.to(dtype)[:, None].expand(-1, len(members), -1) for each in self.sequences
         )
@@ -489,7 +488,7 @@ class MethodLanes:
             first = self.rule.begin_memory(self.sent)
             device = self.simulation.placed.device
             self.kept = self.memory.load(np.arange(len(self.lanes)), members, first, device)
-        self.local: State = tuple(self.rule.enter(self.sent, self.kept, hp))
+        self.local: State = tuple(self.rule.enter(self.sent, self.kept, self.hp))
 
     def query(self, active: int) -> Tensor:
         """Return the points where the first `active` clients of the chunk take their gradients."""
