@@ -35,7 +35,7 @@ from fedac.simulation.engines.network.gradients import (
     Loop,
     saved_bytes,
 )
-from fedac.simulation.engines.network.memory import ClientVectors
+from fedac.simulation.engines.network.memory import ClientVectors, keep_freed_memory
 from fedac.simulation.problem import DIVERGED, Lane, Problem, Snapshot
 from fedac.validate import Array, unknown_name
 
@@ -62,6 +62,7 @@ def settle(problem: Problem) -> Problem:
         raise unknown_name("back end", str(problem.backend), BACKENDS)
     if problem.compile and problem.backend == "loop":
         raise InputError("compile=True needs the batched back end; omit backend='loop'")
+    keep_freed_memory()
     problem = replace(problem, threads=_threads(problem))
     if problem.backend is None and problem.checkpoint is not None:
         problem = replace(problem, backend=stored_backend(problem.checkpoint))
