@@ -21,7 +21,7 @@ from fedac.validate import Array
 
 # Larger memories go to a temporary file: this share of the free main memory.
 SHARE_OF_MEMORY = 0.5
-# Numbers of glibc's malloc.h, and bytes: the largest threshold that every version takes, and several
+# Numbers of glibc's malloc.h, and bytes: the largest threshold that all versions take, and several
 # chunks of models.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGEST_THRESHOLD, KEPT_BYTES = 32 * 2**20, 128 * 2**20
