@@ -114,8 +114,9 @@ def _left_out(quick: Question, usual: Question) -> str:
     from fedac.experiments.comparison.question import MOST_ROUGH_RECORDS
 
     return (
-        f"to answer sooner: {quick.spec.rounds} of {usual.spec.rounds} rounds, at most {MOST_ROUGH_RECORDS} "
-        f"records of a run, and settings tried on one seed instead of {len(usual.tuning_seeds)}; "
+        f"to answer sooner: {quick.spec.rounds} of {usual.spec.rounds} rounds, about "
+        f"{MOST_ROUGH_RECORDS} records of a run, and settings tried on one seed instead of "
+        f"{len(usual.tuning_seeds)}; "
         f"--rounds {usual.spec.rounds} leaves nothing out"
     )
 

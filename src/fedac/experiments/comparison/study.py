@@ -282,8 +282,8 @@ class Study:
     def _run(self, store: Store, settings: Settings, seeds: Sequence[int], **how: Any) -> None:
         """Run settings on seeds, and keep their curves."""
         configs: dict[tuple[Variant, Setting, int], RunSpec] = {}
-        # One call of the engine runs all settings that share K, wire, mu and seed. Those of networks
-        # also share the method, so that all cores have work.
+        # One call of the engine runs all settings that share K, wire, mu and seed. Networks go by
+        # method too, so that all cores have work.
         groups: dict[tuple[Any, ...], list[RunSpec]] = {}
         by_method = self._objective.is_network
         for variant, each in settings.items():
