@@ -154,7 +154,8 @@ class Simulation:
         self._set_buffers()
         self._chunk: int | None = None
         self._backend: Backend | None = None
-        self._fused_step = torch.compile(self._local_step, dynamic=False)
+        if problem.compile:
+            self._fused_step = torch.compile(self._local_step, dynamic=False)
 
     def _set_buffers(self) -> None:
         network, M = self.network, self.federation.M
