@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from fedac.experiments.comparison import Question, Study
+from fedac.experiments.comparison import Question, Study, quick
 from fedac.experiments.store import FILE, Store
 
 COMMAND = (
@@ -149,13 +150,22 @@ def test_a_target_on_a_metric_holds_out_rows(fedac, tmp_path):
     assert "Test set: 20% of digits" in out
 
 
-def test_a_quick_answer_has_fewer_rounds_for_larger_networks():
-    def rounds(model: str) -> int:
-        question = Question.ask({
-            "model": model, "dataset": "digits", "clients": 100, "methods": ["fedavg", "scaffold"],
-            "local_steps": (8,), "rounds": 50, "tries": 6, "repeats": 2,
-        })  # fmt: skip
-        return Study(question).rounds_within(100)
+def test_a_quick_answer_is_shorter_if_steps_are_slow_and_keeps_its_length(tmp_path, monkeypatch):
+    question = Question.ask({
+        "model": "softmax", "dataset": "digits", "clients": 100, "methods": ["fedavg", "scaffold"],
+        "local_steps": (8,), "rounds": 50, "tries": 6, "repeats": 2,
+    })  # fmt: skip
+    study = Study(question)
 
-    assert rounds("mlp(1024,1024)") == 8  # the fewest
-    assert 8 < rounds("mlp(128,128)") < rounds("softmax")
+    def shortened(slower: float, folder: Path | None = None) -> Question:
+        monkeypatch.setattr(quick, "_slower", lambda study: slower)
+        return quick.shortened(study, 2, folder)
+
+    seconds = study.estimate(2) / quick.SECONDS  # of the whole question, if it took that long
+    assert shortened(0.5 / seconds) == study.question
+    some = shortened(2 / seconds, tmp_path)
+    assert some.rough
+    assert 8 < some.spec.rounds < 50
+    assert len(some.tuning_seeds) == 1
+    assert shortened(1e9 / seconds).spec.rounds == 8  # the fewest
+    assert shortened(1e9 / seconds, tmp_path) == some  # resumes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shlex
 from dataclasses import replace
 from functools import cache
@@ -16,19 +15,19 @@ import click
 from fedac.cli import console, options
 from fedac.cli.run import METRIC_FORMATS
 from fedac.federation.spec import COMPARE, command_option
+from fedac.processes import usable_cores
 
 if TYPE_CHECKING:
-    from fedac.experiments.comparison import Comparison, Study
+    from fedac.experiments.comparison import Comparison, Question, Study
     from fedac.experiments.comparison.table import Row
     from fedac.experiments.store import Store
     from fedac.experiments.summary import Band
 
 
 # Well-known methods, tuned roughly.
-QUICK_ROUNDS, QUICK_SECONDS = 50, 100  # fewer rounds for networks that would take longer
 QUICK = {
     "methods": ["fedavg", "fedavgm", "fedadam", "scaffold", "fedac-i"], "local_steps": (8,),
-    "rounds": QUICK_ROUNDS, "tries": 6, "repeats": 2,
+    "rounds": 50, "tries": 6, "repeats": 2,
 }  # fmt: skip
 
 
@@ -79,13 +78,16 @@ def compare_command(
             console.notice(f"'{out}' already compares {', '.join(added)}: they stay in the table")
     study = Study(question, data, test)
     if quick and not given_rounds and study.task.objective.is_network:
-        rounds = min(study.rounds_within(QUICK_SECONDS), QUICK_ROUNDS)
-        question = replace(question, spec=replace(question.spec, rounds=rounds))
+        from fedac.experiments.comparison.quick import shortened
+
+        question = shortened(study, where["jobs"] or usable_cores(), out)
+        if question.rough:
+            console.notice(_left_out(question, study.question))
         study = Study(question, data, test)
     linear = question.spec.model is None
     console.notice_targets(data, study.task.loss, intercept=question.spec.intercept or not linear)
     if study.task.objective.is_network:
-        cores = where["jobs"] or os.cpu_count() or 1
+        cores = where["jobs"] or usable_cores()
         spent = console.duration(study.estimate(cores))
         console.notice(f"this takes up to {spent}: fewer methods, --rounds or --tries are faster")
     with open_store(out) as store, console.stoppable("compare", store if out else None):
@@ -106,6 +108,17 @@ def compare_command(
         print(f"To see what that costs: {_typed_command(ctx)} --target {proposed:g}")
     if out is not None:
         print(f"Figure, tables and report are in '{out}'.")
+
+
+def _left_out(quick: Question, usual: Question) -> str:
+    from fedac.experiments.comparison.question import MOST_ROUGH_RECORDS
+
+    return (
+        f"to answer sooner: {quick.spec.rounds} of {usual.spec.rounds} rounds, about "
+        f"{MOST_ROUGH_RECORDS} records of a run, and settings tried on one seed instead of "
+        f"{len(usual.tuning_seeds)}; "
+        f"--rounds {usual.spec.rounds} leaves nothing out"
+    )
 
 
 def answer_with_bars(study: Study, store: Store, **where: Any) -> Comparison:

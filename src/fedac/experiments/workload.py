@@ -31,8 +31,6 @@ from fedac.simulation.engines import start_engine
 from fedac.simulation.problem import Problem
 from fedac.simulation.simulator import make_problem, run_problem, warn_about
 
-# A usual machine, for rough predictions: overhead of a step in seconds, and operations per second.
-USUAL_CALL, USUAL_SPEED = 6e-5, 4e10
 # Runs that share data, federation, K and seed, so draws: one call of the engine runs them all.
 Group = tuple[RunSpec, ...]
 
@@ -407,22 +405,13 @@ def predict_cost(
 def _network_cost(network: Any, runs: Sequence[RunSpec]) -> Cost:
     """Predict the time for runs of a network from the time of one step of one client."""
     run, n = runs[0], network.n_samples
+    tested = 0 if network.test is None else len(network.test[0])
     rows = n // run.M if run.batch == FULL else int(run.batch)
     step = _step_seconds(network, max(1, rows))
     clients = taking_part(run.participation, run.M) or run.M
     records = 1 + math.ceil(run.T / max(run.K, run.record_every))
     # A record passes all rows forward, at about a third of the cost of a gradient.
-    return Cost(len(runs) * step * (run.T * clients + records * n / max(1, rows) / 3))
-
-
-def usual_step(network: Any, run: RunSpec) -> float:
-    """Return the seconds of a local step on a usual machine over those on this one.
-
-    So predictions become the same on every machine.
-    """
-    rows = max(1, network.n_samples // run.M if run.batch == FULL else int(run.batch))
-    usual: float = USUAL_CALL + network.step_operations(rows) / USUAL_SPEED
-    return usual / _step_seconds(network, rows)
+    return Cost(len(runs) * step * (run.T * clients + records * (n + tested) / max(1, rows) / 3))
 
 
 @lru_cache(maxsize=64)

@@ -49,7 +49,7 @@ HELD_OUT = 0.2
 # Every setting runs on the first seed, and the best settings on all of them.
 TUNING_SEEDS = 3
 # More records of a run would not show in a figure. One of a network costs a pass over all rows.
-MOST_RECORDS, MOST_NETWORK_RECORDS = 200, 50
+MOST_RECORDS, MOST_NETWORK_RECORDS, MOST_ROUGH_RECORDS = 200, 50, 5
 
 
 class Budget(NamedTuple):
@@ -164,6 +164,8 @@ class Question:
         The target of the spec.
     baselines : tuple of str
         Methods without local steps to compare too: names of `BASELINES`.
+    rough : bool
+        Whether settings are tried on one seed only, with few records.
     """
 
     spec: Spec
@@ -171,6 +173,7 @@ class Question:
     budget: Budget | None = None
     target: Target | None = None
     baselines: tuple[str, ...] = ()
+    rough: bool = False
 
     @classmethod
     def ask(cls, given: Mapping[str, Any], options: OptionSet = COMPARE) -> Question:
@@ -255,6 +258,7 @@ class Question:
     def rounds_between_records(self, K: int) -> int:
         """Return the number of rounds between two records of the loss."""
         most = MOST_RECORDS if self.spec.model is None else MOST_NETWORK_RECORDS
+        most = MOST_ROUGH_RECORDS if self.rough else most
         return math.ceil(self.rounds_of(K) / most)
 
     @property
@@ -265,6 +269,8 @@ class Question:
     @property
     def tuning_seeds(self) -> tuple[int, ...]:
         """The seeds on which settings are tried: the first, then those after the fresh seeds."""
+        if self.rough:
+            return (self.spec.seed,)
         after = self.spec.seed + 1 + self.spec.repeats
         return (self.spec.seed, *range(after, after + TUNING_SEEDS - 1))
 

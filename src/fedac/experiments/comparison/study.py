@@ -33,7 +33,6 @@ from fedac.experiments.workload import (
     list_groups,
     load_data,
     make_workload,
-    usual_step,
 )
 from fedac.federation.compression import FLOAT32, bytes_of
 from fedac.federation.federation import minimized
@@ -61,7 +60,6 @@ LADDER = 4.0 ** np.arange(-8, 3)
 # Rounds of these runs: a fifth of all, but at least ten. If clients differ, the smallest step size
 # may look best after a few rounds, because larger ones overshoot at first.
 LADDER_SHARE, LADDER_ROUNDS = 5, 10
-FEWEST_ROUNDS = 8  # of a quick comparison
 # How often neighbours move closer: a factor of 4, 2, 1.4, 1.2, ...
 LEVELS = 8
 # Number of settings that reach the last tuning seed.
@@ -165,39 +163,43 @@ class Study:
             mu_factors=NETWORK_MU_FACTORS, distance=float(np.sqrt(np.mean(self._start**2))) or 1.0,
         )  # fmt: skip
 
+    def short_run(self, rounds: int) -> RunSpec:
+        """Return a run of FedAvg, with records at its start and end only."""
+        K = min(self.question.spec.several("local_steps"))
+        fedavg = find_algorithm("fedavg")
+        return replace(
+            self._template, algorithm=fedavg.name, fingerprint=key_fingerprint(fedavg),
+            local_steps=K, steps=K * rounds, record_every=K * rounds, eta=float(LADDER[0]),
+        )  # fmt: skip
+
     def _climb_ladder(self, store: Store, **how: Any) -> float:
         """Return the best step size of FedAvg in a few rounds: a network has no smoothness."""
-        K = min(self.question.spec.several("local_steps"))
-        whole = self.question.rounds_of(K)
-        rounds = min(whole, max(LADDER_ROUNDS, whole // LADDER_SHARE))
+        short = self.short_run(_ladder_rounds(self.question))
+        runs = [replace(short, eta=float(eta)) for eta in LADDER]
         fedavg = find_algorithm("fedavg")
-        short = replace(
-            self._template, algorithm=fedavg.name, fingerprint=key_fingerprint(fedavg),
-            local_steps=K, steps=K * rounds, record_every=K * rounds,
-        )  # fmt: skip
-        runs = tuple(replace(short, eta=float(eta)) for eta in LADDER)
         task = replace(self.task, algorithms={fedavg.name: fedavg})
-        self._runs += len(run_groups(task, [runs], store, **how).keys)
+        # Two groups, so that two cores have work.
+        groups = [tuple(runs[::2]), tuple(runs[1::2])]
+        self._runs += len(run_groups(task, groups, store, **how).keys)
         best = store.best(run.key for run in runs)
         if best is None:
             raise InputError(f"FedAvg diverges at every step size from {LADDER[0]:g} on: scale X")
         _, _, eta = best
         return eta
 
-    def estimate(self, cores: int) -> float:
-        """Predict the seconds of all runs of a network on some cores."""
-        spec = self.question.spec
-        each = spec.tries + 2 * FINALISTS + spec.repeats
-        configs = [replace(self._template, **self._length(v.K)) for v in self._variants]
-        return each * sum(self.task.seconds([config]) for config in configs) / cores
+    @property
+    def data_hash(self) -> str:
+        """The hash of the network and its data."""
+        return self._template.data_hash
 
-    def rounds_within(self, seconds: float) -> int:
-        """Return how many rounds fit into a time, about, on a usual machine with two cores.
-
-        The same on every machine, so that a comparison can resume.
-        """
-        predicted = self.estimate(2) * usual_step(self.task.objective, self._template)
-        return max(FEWEST_ROUNDS, int((self.question.spec.rounds or 0) * seconds / predicted))
+    def estimate(self, cores: int, question: Question | None = None) -> float:
+        """Predict the seconds of all runs of a network on some cores, perhaps of another length."""
+        question = question or self.question
+        spec = question.spec
+        each = spec.tries + FINALISTS * (len(question.tuning_seeds) - 1) + spec.repeats
+        configs = [replace(self._template, **_length(question, v.K)) for v in self._variants]
+        ladder = len(LADDER) * self.task.seconds([self.short_run(_ladder_rounds(question))])
+        return (ladder + each * sum(self.task.seconds([run]) for run in configs)) / cores
 
     def _check_target(self) -> None:
         """Refuse a target that does not fit the data, or that is reached at the start."""
@@ -280,8 +282,10 @@ class Study:
     def _run(self, store: Store, settings: Settings, seeds: Sequence[int], **how: Any) -> None:
         """Run settings on seeds, and keep their curves."""
         configs: dict[tuple[Variant, Setting, int], RunSpec] = {}
-        # One call of the engine runs all settings that share K, wire, mu and seed.
-        groups: dict[tuple[int, str, float, int], list[RunSpec]] = {}
+        # One call of the engine runs all settings that share K, wire, mu and seed. Networks go by
+        # method too, so that all cores have work.
+        groups: dict[tuple[Any, ...], list[RunSpec]] = {}
+        by_method = self._objective.is_network
         for variant, each in settings.items():
             for setting in each:
                 for seed in seeds:
@@ -292,7 +296,8 @@ class Study:
                         continue
                     config = self._config(variant, setting, seed)
                     configs[variant, setting, seed] = config
-                    shared = (variant.K, variant.wire, setting.mu_factor, seed)
+                    shared = (variant.K, variant.wire, setting.mu_factor, seed,
+                              by_method and variant.method)  # fmt: skip
                     groups.setdefault(shared, []).append(config)
         algorithms = {one.algorithm.name: one.algorithm for _, one, _ in configs}
         task = replace(self.task, algorithms=algorithms)
@@ -333,16 +338,8 @@ class Study:
             self._template, algorithm=setting.algorithm.name, eta=setting.eta, seed=seed,
             fingerprint=key_fingerprint(setting.algorithm), wire=variant.wire,
             mu=self._template.mu if factor == 1 and self._template.mu else self._mu * factor,
-            **self._length(variant.K),
+            **_length(self.question, variant.K),
         )  # fmt: skip
-
-    def _length(self, K: int) -> dict[str, Any]:
-        """Return the options that K decides: the steps of a round, of a run and of a record."""
-        question = self.question
-        return {
-            "local_steps": K, "steps": K * question.rounds_of(K),
-            "record_every": K * question.rounds_between_records(K),
-        }  # fmt: skip
 
     def _run_baseline(self, setting: Setting) -> tuple[Array, dict[str, Array]]:
         """Return suboptimality and metrics of a baseline after every round; it draws no rows."""
@@ -459,6 +456,19 @@ class Study:
             link=self.question.link,
             **self.task.federation(template).timing(**what),
         )
+
+
+def _length(question: Question, K: int) -> dict[str, Any]:
+    """Return the options that K decides: the steps of a round, of a run and of a record."""
+    return {
+        "local_steps": K, "steps": K * question.rounds_of(K),
+        "record_every": K * question.rounds_between_records(K),
+    }  # fmt: skip
+
+
+def _ladder_rounds(question: Question) -> int:
+    whole = question.rounds_of(min(question.spec.several("local_steps")))
+    return min(whole, max(LADDER_ROUNDS, whole // LADDER_SHARE))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedac.data.dataset import Dataset
 from fedac.errors import InputError
@@ -269,13 +268,6 @@ class Network(Objective):
                 times.append(time.perf_counter() - begun)
         torch.set_num_threads(threads)
         return min(times)
-
-    def step_operations(self, batch: int) -> int:
-        """Return the floating-point operations of one local step of one client."""
-        with FlopCounterMode(display=False) as counter, self._placed.repeatable():
-            placed, w = self._placed, torch.as_tensor(self.start(1))
-            placed.gradient(w, placed.X[:batch], placed.y[:batch])
-        return int(counter.get_total_flops())
 
     def gradient(self, w: Array) -> Array:
         """Return the gradient of F at w."""

@@ -21,8 +21,9 @@ from fedac.validate import Array
 if TYPE_CHECKING:
     from fedac.objectives.network.objective import Network
 
-# Rows that go through the module at once when a loss or a metric is computed.
-BLOCK = 1024
+# Rows that go through the module at once when a loss or a metric is computed: the activations of
+# more do not stay in the cache.
+BLOCK = 256
 # Rows of the trial batch on which a module is checked; batch normalization needs two.
 TRIAL = 4
 

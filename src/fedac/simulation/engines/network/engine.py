@@ -29,13 +29,14 @@ from fedac.objectives.network.layers import seeded_dropouts
 from fedac.simulation.engines.network.checkpoint import SimulationCheckpoint, stored_backend
 from fedac.simulation.engines.network.gradients import (
     BACKENDS,
+    COMPILED_MODELS,
     Backend,
     Batch,
     Batched,
     Loop,
     saved_bytes,
 )
-from fedac.simulation.engines.network.memory import ClientVectors
+from fedac.simulation.engines.network.memory import ClientVectors, keep_freed_memory
 from fedac.simulation.problem import DIVERGED, Lane, Problem, Snapshot
 from fedac.validate import Array, unknown_name
 
@@ -64,6 +65,7 @@ def settle(problem: Problem) -> Problem:
         raise unknown_name("back end", str(problem.backend), BACKENDS)
     if problem.compile and problem.backend == "loop":
         raise InputError("compile=True needs the batched back end; omit backend='loop'")
+    keep_freed_memory()
     problem = replace(problem, threads=_threads(problem))
     if problem.backend is None and problem.checkpoint is not None:
         problem = replace(problem, backend=stored_backend(problem.checkpoint))
@@ -154,6 +156,8 @@ class Simulation:
         self._set_buffers()
         self._chunk: int | None = None
         self._backend: Backend | None = None
+        if problem.compile:
+            self._fused_step = torch.compile(self._local_step, dynamic=False)
 
     def _set_buffers(self) -> None:
         network, M = self.network, self.federation.M
@@ -219,7 +223,10 @@ class Simulation:
                 own = buffers[first:last]
                 group.gradient = self._full_gradients(group.sent[0], own, members, this_round)
             first = last
-        for k in range(int(steps.max())):
+        fused = self.problem.compile and isinstance(batches, Tensor)
+        if fused:
+            self._take_compiled_steps(buffers, members, batches, this_round.number)
+        for k in range(0 if fused else int(steps.max())):
             active = int((steps > k).sum())
             W = self._query(active)
             G = self._gradients(W, buffers, members[:active], batches, this_round.number, k)
@@ -233,6 +240,46 @@ class Simulation:
         if self.own_buffers is not None:
             self.own_buffers.store(self.lanes, members, (buffers,))
         return buffers
+
+    def _take_compiled_steps(
+        self, buffers: Tensor, members: RowNumbers, batches: Any, r: int
+    ) -> None:
+        """Take all local steps of a chunk in compiled code; buffers are changed in place."""
+        count, groups, backend = len(members), self.groups, cast("Batched", self.backend)
+        # Compiled code is made for one size: a last chunk of fewer clients repeats its last one.
+        which = torch.arange(self._chunk or count, device=self.placed.device).clamp(max=count - 1)
+        local = [tuple(each.index_select(1, which) for each in group.local) for group in groups]
+        moved, rows = buffers.index_select(1, which), batches.index_select(0, which)
+        rules, hps = [group.rule for group in groups], [group.hp for group in groups]
+        with torch.no_grad():
+            for k in range(batches.shape[1]):
+                keys = self._keys(members, r, k).index_select(0, which)
+                local, moved = self._fused_step(backend, rules, hps, local, moved, rows[:, k], keys)
+        for group, after in zip(groups, local, strict=True):
+            group.local = tuple(each[:, :count] for each in after)
+        if self.network.changing:
+            buffers.copy_(moved[:, :count])
+
+    def _local_step(
+        self,
+        backend: Batched,
+        rules: Any,
+        hps: Any,
+        local: Any,
+        buffers: Tensor,
+        rows: Tensor,
+        keys: Tensor,
+    ) -> tuple[list[State], Tensor]:
+        """Return the clients' states and buffers after a local step, as one piece of code."""
+        points = [rule.query(*given) for rule, *given in zip(rules, local, hps, strict=True)]
+        W, batch = torch.cat(points), self.batch(rows, keys)
+        G, buffers = backend.pure_gradients(W, buffers, batch)
+        after, first = [], 0
+        for rule, state, hp in zip(rules, local, hps, strict=True):
+            last = first + len(state[0])
+            after.append(tuple(rule.update(state, W[first:last], G[first:last], hp)))
+            first = last
+        return after, buffers
 
     def _batches(self, members: RowNumbers, this_round: Span) -> Tensor | list[list[Tensor]]:
         """Return the rows of every step of some clients, on the device."""
@@ -375,6 +422,9 @@ class Simulation:
             if self.problem.backend != "loop":
                 each += len(self.lanes) * saved_bytes(self.placed, x, y)
             self._chunk = max(1, CHUNK_BYTES // each)
+            if self.problem.compile:  # chunks of equal size
+                pieces = -(-len(members) * len(self.lanes) // COMPILED_MODELS)
+                self._chunk = min(self._chunk, -(-len(members) // pieces))
         return self._chunk
 
     def drop_diverged(self, step: int) -> list[Snapshot]:
@@ -472,7 +522,9 @@ class MethodLanes:
         for field in fields(self.now[0].hp):
             values = [getattr(lane.hp, field.name) for lane in self.now]
             stacked[field.name] = values[0]
-            if any(value != values[0] for value in values):
+            # A number would become part of compiled code, and its change would compile it again.
+            compiled = self.simulation.problem.compile and isinstance(values[0], float)
+            if compiled or any(value != values[0] for value in values):
                 tensor = torch.tensor(values, dtype=dtype, device=self.simulation.placed.device)
                 stacked[field.name] = tensor.view(-1, *(1,) * axes)
         return SimpleNamespace(**stacked)

@@ -166,6 +166,14 @@ class Batched:
             found, buffers = torch.func.vmap(of_one)(points, buffers, x, y, keys)
         return torch.cat([g.flatten(1) for g in found], dim=1), buffers
 
+    def pure_gradients(self, W: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return what a call returns, by functions that can be part of compiled code."""
+        x, y, keys = (_for_lanes(t, len(W)) for t in (batch.x, batch.y, batch.keys))
+        G, moved = self._pure_gradients(W.flatten(0, 1), buffers.flatten(0, 1), x, y, keys)
+        G, l2 = G.view(W.shape), self.placed.network.l2
+        changed = moved.view(buffers.shape) if buffers.shape[-1] else buffers
+        return (G + l2 * W if l2 else G), changed
+
     def _by_compiled_code(self, *stacked: Tensor) -> tuple[Tensor, Tensor]:
         """Return gradients and buffers, a fixed number of models at a time."""
         assert self._compiled is not None

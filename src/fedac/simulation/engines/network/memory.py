@@ -1,11 +1,14 @@
-"""Vectors that every client keeps between its rounds, on the host or in a file."""
+"""Vectors that every client keeps between its rounds, on the host or in a file; freed memory."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,10 @@ from fedac.validate import Array
 
 # Larger memories go to a temporary file: this share of the free main memory.
 SHARE_OF_MEMORY = 0.5
+# Numbers of glibc's malloc.h, and bytes: the largest threshold that all versions take, and several
+# chunks of models.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+LARGEST_THRESHOLD, KEPT_BYTES = 32 * 2**20, 128 * 2**20
 TYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
@@ -83,6 +90,21 @@ def free_memory() -> float:
         return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):
         return float("inf")
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Let glibc keep the memory that a step frees for the next step, from now on in this process.
+
+    By default it may return it to the system, so every step would get new pages, which the kernel
+    fills with zeros: a third of the time of some runs. Other systems have no such settings.
+    """
+    if sys.platform != "linux":
+        return
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:  # None with musl
+        set_option(M_MMAP_THRESHOLD, LARGEST_THRESHOLD)
+        set_option(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def _in_file(shape: tuple[int, ...], kind: Any) -> Any:
