@@ -45,7 +45,21 @@ COMPOSITIONS = (
     "momentum(0.8)+local+yogi",
     "momentum(0.8)+cv+adagrad",
     "gpa(0.8,0.6)+local+cv+step(1.2)",
+    "feddyn(0.3)",
+    "prox(0.3)+feddyn(0.2)",
+    "fedcm(0.4)",
+    "fedcm(0.4)+nesterov(1,0.3)",
+    "scaffold-m(0.4)",
+    "fedcm(0.4)+cv+exp",
+    "fednova",
+    "fednova+cv+exp",
+    "fedexp",
+    "fedac-i+exp(1e-6)",
+    "fedac-ii+local+cv+exp(1e-6)",
+    "mimelite(0.8)",
+    "mimelite(0.8)+cv+nesterov(1,0.5)",
 )
+MINIBATCH = ("mb-sgd", "mb-ac-sgd")
 both_engines = pytest.mark.parametrize("engine", ["reference", "fast"])
 
 
@@ -58,6 +72,7 @@ def rows(n: int = 60, d: int = 5, seed: int = 0) -> tuple[sp.csr_array, np.ndarr
 X, y = rows()
 LOGISTIC = LogisticRegression(X, y, l2=0.05)
 DENSE = LogisticRegression(X.toarray(), y, l2=0.05)
+SOFTMAX = fedac.SoftmaxRegression(X.toarray(), np.arange(60) % 3, l2=0.05)
 OWNERS = np.random.default_rng(1).integers(0, 10, 60)  # clients of different sizes
 
 
@@ -97,6 +112,55 @@ def test_engines_agree(F: LogisticRegression, batch: int | str, names: tuple[str
         assert_equal(one, other, 1e-9)
 
 
+OWN_STEPS = {
+    "own K": {"K": [1, 2, 3, 4, 5, 6, 7, 8, 9, 20]},
+    "an epoch": {"K": None, "epochs": 1},
+    "three epochs": {"K": None, "epochs": 3},
+}
+
+
+@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+@pytest.mark.parametrize(
+    ("F", "batch"),
+    [
+        (LOGISTIC, 4),
+        *(
+            pytest.param(F, batch, marks=pytest.mark.slow)
+            for F, batch in [(LOGISTIC, 1), (DENSE, 4), (DENSE, "full"), (SOFTMAX, 4)]
+        ),
+    ],
+)
+@pytest.mark.parametrize("steps", OWN_STEPS.values(), ids=OWN_STEPS)
+def test_engines_agree_where_clients_take_different_steps(steps, F, batch, weighting) -> None:
+    names = [*COMPOSITIONS[-18:], "fedavg", "fedac-i+cv", *MINIBATCH]
+    options = {"T": None, "rounds": 4, "batch": batch, "weighting": weighting, **steps}
+    for some, participation in ((names, 0.3), (["scaffnew"], 1.0)):
+        options["participation"] = participation
+        one, other = (run(F, some, engine, **options) for engine in ("reference", "fast"))
+        assert_equal(one, other, 1e-9)
+
+
+@pytest.mark.parametrize("wire", ["int8", "bfloat16"])
+def test_engines_agree_on_rounded_messages_of_different_steps(wire) -> None:
+    # The sequences D of FedCM is not sent, so c is the second vector of a message.
+    names = ["fedcm(0.4)+cv+exp", "feddyn(0.3)", "fednova", "fedac-i+cv+exp(1e-6)"]
+    options = {"wire": wire, "participation": 0.5, "batch": 2, "T": None, "rounds": 3}
+    for steps in OWN_STEPS.values():
+        one, other = (run(LOGISTIC, names, e, **options, **steps) for e in ("reference", "fast"))
+        assert_equal(one, other, 1e-9)
+
+
+def test_epochs_of_equal_clients_in_every_kind_of_data() -> None:
+    wide = sp.random_array((60, 3000), density=0.004, rng=np.random.default_rng(0), format="csr")
+    for F in (LOGISTIC, DENSE, SOFTMAX, LogisticRegression(wide, y, l2=0.05)):
+        for batch in (1, 4, "full"):
+            options = {"clients": np.arange(60) % 6, "K": None, "T": None, "epochs": 2}
+            options |= {"rounds": 3, "batch": batch, "participation": 0.5}
+            names = ["fedavg", "fedac-i", "scaffold", "mb-sgd"]
+            one, other = (run(F, names, e, **options) for e in ("reference", "fast"))
+            assert_equal(one, other, 1e-9)
+
+
 @pytest.mark.slow
 @settings(max_examples=40, derandomize=True)
 @given(
@@ -134,6 +198,13 @@ def test_engines_agree_on_anything(
         ("momentum(0)", "fedavg"),
         ("fedac-i+nesterov(1,0)", "fedac-i"),
         ("slowmo(0.8,0.6)", "fedavgm(0.8,0.6)"),  # with a constant step size
+        ("fednova", "fedavg"),
+        ("fedavg+exp(1e300)", "fedavg"),  # the step is 1
+        ("fedac-i+exp(1e300)", "fedac-i"),
+        ("fedcm(1)", "fedavg"),
+        ("fedcm(1)+cv", "scaffold"),
+        ("mimelite(0)", "fedavg"),
+        ("led", "scaffnew"),
         (fedac.fedac(gamma=0.3, alpha=1.0, beta=1.0), "fedavg"),
         # GPA is FedAc with 1/alpha = 0, beta = 1/(1 - m) and a smaller eta.
         ("gpa(0.75,0.75)", fedac.fedac(gamma=0.3, alpha=1e300, beta=4.0)),
@@ -143,7 +214,7 @@ def test_engines_agree_on_anything(
 @pytest.mark.parametrize("K", [1, 4])
 def test_identities(method: str | Algorithm, twin: str | Algorithm, K: int, engine: str) -> None:
     of_gpa = isinstance(twin, Algorithm)
-    options = {"K": K, "participation": 0.5}
+    options = {"K": K, "participation": 1.0 if twin == "scaffnew" else 0.5}
     one = run(LOGISTIC, method, engine, eta=[0.3, 0.3], **options)
     other = run(LOGISTIC, twin, engine, eta=[0.3 / 4 if of_gpa else 0.3] * 2, **options)
     np.testing.assert_allclose(one.best.w, other.best.w, rtol=0, atol=1e-12)
@@ -225,6 +296,47 @@ def test_control_variates_find_the_optimum_and_fedavg_does_not(F, engine: str) -
     distances = [float(np.linalg.norm(one.w - best.w)) for one in result.runs]
     assert max(distances[2:]) < 1e-12
     assert min(distances[:2]) > 1e-3  # the fixed point of FedAvg is elsewhere
+
+
+def quadratics(n: int = 6, d: int = 4) -> LeastSquares:
+    """Return least squares with rows of different curvature, a client each."""
+    rng = np.random.default_rng(2)
+    return LeastSquares(rng.standard_normal((n, d)), rng.standard_normal(n), l2=0.3)
+
+
+@both_engines
+@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_methods_of_heterogeneous_clients_find_the_pooled_optimum(
+    participation, weighting, engine
+) -> None:
+    F, owners = quadratics(12), np.array([0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 3])
+    names = ["fedavg", "feddyn(0.5)", "scaffold-m(0.5)", "prox(0.2)+feddyn(0.5)"]
+    options = {
+        "clients": owners, "batch": "full", "K": 5, "T": 5 * 3000, "eta": [0.1, 0.05],
+        "participation": participation, "weighting": weighting,
+    }  # fmt: skip
+    result = run(F, names, engine, **options)
+    weights = np.ones(12) if weighting == "examples" else 3 / np.bincount(owners)[owners]
+    best = optimum(LeastSquares(F.X * np.sqrt(weights)[:, None], F.y * np.sqrt(weights), l2=0.3)).w
+    distances = [float(np.linalg.norm(one.w - best)) for one in result.runs]
+    assert max(distances[2:]) < 1e-10
+    assert min(distances[:2]) > 1e-2  # the fixed point of FedAvg is elsewhere
+
+
+@both_engines
+def test_steps_that_differ_bias_fedavg_and_not_fednova(engine) -> None:
+    F = quadratics()
+    best, etas = optimum(F).w, [0.08, 0.02, 0.005]
+    names = ["fedavg", "fednova", "scaffold", "fednova+cv", "scaffnew"]
+    result = run(F, names, engine, clients=np.arange(6), batch="full", K=[1, 2, 3, 5, 8, 13],
+                 T=None, rounds=6000, eta=etas)  # fmt: skip
+    distance = np.reshape([np.linalg.norm(one.w - best) for one in result.runs], (5, 3))
+    fedavg, fednova, *exact = distance
+    # The bias of FedAvg stays as eta goes to 0; that of FedNova is drift, in proportion to eta.
+    assert fedavg[2] > 0.8 * fedavg[0] > 0.1
+    np.testing.assert_allclose(fednova[:2] / fednova[1:], 4, rtol=0.25)
+    assert np.max(exact) < 1e-7
 
 
 def test_scaffnew_needs_everybody() -> None:
