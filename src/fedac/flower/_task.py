@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from flwr.app import Message, MessageType
@@ -32,7 +32,7 @@ from fedac.flower._arrays import NDArray, from_record
 
 # Names of the records of a message, and of entries in them.
 ARRAYS, CONFIG, MEMORY, METRICS = "arrays", "config", "memory", "metrics"
-ROUND, WEIGHT = "server-round", "num-examples"
+ROUND, WEIGHT, STEPS = "server-round", "num-examples", "local-steps"
 # A message has one ConfigRecord, because Flower's modifiers allow no other. It holds the user's
 # entries, and ours with this prefix.
 PREFIX = "fedac/"
@@ -45,7 +45,8 @@ QUESTION = f"{MessageType.QUERY}.fedac"
 EXAMPLES = f"{PREFIX}examples"
 CLIENT = "client"
 
-VECTORS = ("sequences", "memory", "changes", "echoes")
+VECTORS = ("sequences", "memory", "changes", "means", "broadcast_only", "asks")
+PAIRS = ("echoes", "pooled")
 COUNTS = ("round", "first_step", "local_steps", "seed", "wire_seed")
 RUN = re.compile(r"[0-9a-f]{16}")  # it becomes part of a file's name on the client
 
@@ -124,7 +125,7 @@ class Task:
         """Reject a number of local steps that the algorithm does not allow."""
         if self.exact and steps != self.local_steps:
             raise InputError(
-                f"the output of '{self.algorithm.name}' counts local steps: a client must take "
+                f"'{self.algorithm.name}' counts local steps: every client must take "
                 f"the strategy's local_steps={self.local_steps}, not {steps}"
             )
 
@@ -144,7 +145,7 @@ class Task:
             "exact": output_counts_steps(algorithm, hp),
             "wire": self.wire,
             "memory_version": None if version is None else asdict(version),
-            **{name: getattr(algorithm, name) for name in VECTORS},
+            **{name: getattr(algorithm, name) for name in (*VECTORS, *PAIRS)},
             **{name: getattr(self, name) for name in COUNTS},
         }
         return json.dumps(content)
@@ -200,7 +201,7 @@ def _rebuild(content: Mapping[str, Any]) -> Algorithm:
         scales=boundary is None and not content["exact"],
     )
     if boundary is None:
-        return algorithm
+        return replace(algorithm, asks=tuple(content["asks"]))
     names = {name: tuple(content[name]) for name in VECTORS}
-    names["echoes"] = tuple(map(tuple, content["echoes"]))
+    names |= {name: tuple(map(tuple, content[name])) for name in PAIRS}
     return with_boundary(algorithm, Boundary(**boundary), **names)
