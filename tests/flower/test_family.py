@@ -13,7 +13,8 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[
 
 from flwr.app import ArrayRecord
 
-from fedac.algorithms import get
+from fedac.algorithms import compose, get
+from fedac.algorithms.server import ServerRule
 from fedac.federation.sampling import participants
 from fedac.federation.schedule import Decay
 from fedac.flower import InProcessGrid, LocalStrategy, client_app
@@ -86,7 +87,7 @@ def test_a_composition_matches_the_simulator(algorithm, batch, weighting):
     assert result.history.to_frame()["memory_lost"].tolist() == [0] * ROUNDS
 
 
-@pytest.mark.parametrize("algorithm", ["slowmo", "scaffnew", *SOME])
+@pytest.mark.parametrize("algorithm", ["slowmo", "scaffnew", "scaffold-m", "mimelite", *SOME])
 def test_a_falling_step_size(algorithm):
     federation, eta = Five(2), Decay(0.5, "1/sqrt(r)")
     result = federation.run(algorithm, ROUNDS, eta=eta)
@@ -102,6 +103,22 @@ def test_half_of_the_clients_and_full_gradients(algorithm, weighting):
     run = federation.simulated(algorithm, rounds, participation=0.5, **options)
     assert_same_run(result, run)
     assert [row.good for row in result.history.rounds] == [2] * rounds
+
+
+class PerStep(ServerRule):
+    """A rule of the user's that asks for the steps of clients whose round is FedAvg's."""
+
+    asks = ("steps",)
+
+    def step(self, x, delta, kept, hp, this):
+        return x - delta / this.steps, kept
+
+
+def test_a_rule_of_your_own_may_ask_for_steps():
+    federation, algorithm = Five(2), compose("fedavg", PerStep())
+    result = federation.run(algorithm, ROUNDS)
+    assert_same_run(result, federation.simulated(algorithm, ROUNDS, weighting="uniform"))
+    assert result.history.metric("train/local-steps")[0] == (1, K)
 
 
 @pytest.mark.parametrize("weighting", ["examples", "uniform"])

@@ -276,7 +276,8 @@ def local_training(
     -----
     Batches, epochs, clipping, gradient accumulation and schedulers are yours. The loop may take any
     number of steps, and it may differ between clients; the algorithm's coefficients are for the
-    strategy's ``local_steps``. The metric "local-steps" has the number taken.
+    strategy's ``local_steps``. Only "scaffnew", "led" and "fedavg-weighted" need exactly that many.
+    The metric "local-steps" has the number taken.
 
     A scheduler may change the lr of ``local.optimizer``: the step (eta and gamma of FedAc) is
     multiplied by lr over the strategy's eta. Algorithms with control variates, and others that send
