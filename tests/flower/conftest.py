@@ -54,6 +54,9 @@ class LogisticModel:
         each = [self.F.stochastic_gradient(to_vector(w), row) for row in rows]
         return to_arrays(np.mean(each, axis=0))
 
+    def full_gradient(self, w):
+        return to_arrays(self.F.gradient(to_vector(w)))
+
     def evaluate(self, w):
         return {"loss": self.F.value(to_vector(w))}
 
@@ -120,10 +123,10 @@ class Federation:
         return strategy.start(grid or self.grid(), self.initial_arrays(), num_rounds=rounds)
 
     def simulated(self, algorithm, rounds: int, **options):
+        common = {"M": self.nodes, "eta": self.eta, "K": K, "rounds": rounds, "record_every": K}
         result = simulate(
-            self.F, algorithm, **{"M": self.nodes, "eta": self.eta} | options, K=K, T=K * rounds,
-            start=self.w_0, seed=SEED, record_every=K, engine="reference",
-        )  # fmt: skip
+            self.F, algorithm, **common | options, start=self.w_0, seed=SEED, engine="reference"
+        )
         return result.runs[0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import numpy as np
@@ -212,6 +213,47 @@ def test_buffers_are_averaged():
     losses = [loss for _, loss in result.history.metric("loss")]
     assert losses[-1] < losses[0]
     assert result.history.metric("one")
+
+
+def test_a_full_gradient_leaves_buffers_and_draws_alone():
+    """MimeLite's u is made of gradients in evaluation mode, over more rows than one batch has."""
+    rows = torch.randn(1500, 3, generator=torch.Generator().manual_seed(0))
+    data = (rows, rows.sum(dim=1, keepdim=True))
+
+    def make(data):
+        module = torch.nn.Sequential(
+            torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.5), torch.nn.Linear(3, 1)
+        )
+        return TorchModel(module, data, squared, batch_size=8)
+
+    start = make(data).module
+    module = copy.deepcopy(start).eval()
+    squared(module, data).backward()
+    strategy = LocalStrategy("mimelite(0.5)", eta=0.05, local_steps=1, evaluate_every=0)
+    grid = InProcessGrid(client_app(lambda context: data, make), 2)
+    result = strategy.start(grid, torch_arrays(start), num_rounds=1)
+    for key, parameter in module.named_parameters():
+        u = result.sequences[f"u/{key}"]
+        np.testing.assert_allclose(u, parameter.grad / 2, rtol=1e-5, atol=1e-5)
+    with_sgd = LocalStrategy("fedavg", eta=0.05, local_steps=1, evaluate_every=0)
+    usual = with_sgd.start(grid, torch_arrays(start), num_rounds=1)
+    for key in ("buffer/0.running_mean", "buffer/0.running_var"):
+        np.testing.assert_array_equal(result.sequences[key], usual.sequences[key])
+
+
+def test_mimelite_needs_a_full_gradient(federation):
+    class Stochastic:
+        n_examples = 4
+
+        def gradient(self, w, step):
+            return w
+
+    grid = InProcessGrid(client_app(lambda context: None, lambda data: Stochastic()), 2)
+    strategy = LocalStrategy("mimelite", eta=0.1, local_steps=1, evaluate_every=0, retries=0)
+    with pytest.raises(
+        QuorumError, match=r"'mimelite\(0.9\)' needs .*; give your model a method full_gradient"
+    ):
+        strategy.start(grid, federation.initial_arrays(), num_rounds=1)
 
 
 def test_half_precision_travels_as_float32():

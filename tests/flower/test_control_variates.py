@@ -35,7 +35,7 @@ Five, LogisticModel, K, L2, SEED = (
     CONFTEST[name] for name in ("Five", "LogisticModel", "K", "L2", "SEED")
 )
 ROUNDS = 12
-METHODS = ["scaffold", "fedac-i+cv", "fedac-ii+local+cv+nesterov(1, 0.3)"]
+METHODS = ["scaffold", "fedac-i+cv", "fedac-ii+local+cv+nesterov(1, 0.3)", "scaffold-m"]
 
 
 class Growing(Five):
@@ -52,11 +52,12 @@ class Growing(Five):
 
 
 class Watched:
-    """A run in which c is compared with the clients' own c_m after every round."""
+    """A run in which c, or FedDyn's z, is compared with the clients' own after every round."""
 
     def __init__(self, federation, algorithm, path, *, lost=(), joins=None, dtype=None, **options):
         self.federation, self.path, self.lost, self.gaps = federation, path, set(lost), []
         self.weighting = options["weighting"]
+        self.names = ("z", "z_m") if "feddyn" in algorithm else ("c", "c_m")
         self.grid = federation.grid(answer=self.answer)
         self.all, self.joins = dict(self.grid.configs), joins or {}
         self.grid.configs = {n: c for n, c in self.all.items() if n not in self.joins}
@@ -94,9 +95,10 @@ class Watched:
         for node in used:
             records = self.grid.states[node].array_records
             (mine,) = [record for key, record in records.items() if key.endswith(f"/{row.round}")]
-            self.c_m[node] = self.vector("c_m", {k: a.numpy() for k, a in mine.items()})
+            self.c_m[node] = self.vector(self.names[1], {k: a.numpy() for k, a in mine.items()})
             self.known[node] = self.examples(node, row.round)
-        c = self.vector("c", Checkpoint.load(self.path).arrays)
+        held = Checkpoint.load(self.path)
+        c = self.vector(self.names[0], {**held.arrays, **held.server})
         total = sum(self.known.values())
         mean = sum(self.known[n] / total * c_m for n, c_m in self.c_m.items())
         self.gaps.append(abs(c - mean).max() / max(1.0, abs(mean).max()))
@@ -109,7 +111,7 @@ class Watched:
         return np.concatenate([arrays[f"{name}/{i}"].ravel().astype(float) for i in range(2)])
 
 
-@pytest.mark.parametrize("algorithm", METHODS)
+@pytest.mark.parametrize("algorithm", [*METHODS, "feddyn(0.1)"])
 @pytest.mark.parametrize(
     ("weighting", "options", "most"),
     [
@@ -133,12 +135,13 @@ def test_c_is_the_mean_of_all_c_m(algorithm, weighting, options, most, tmp_path)
     assert max(run.gaps) <= most, run.gaps
 
 
+@pytest.mark.parametrize("algorithm", ["scaffold", "feddyn(0.1)"])
 @pytest.mark.parametrize("weighting", ["examples", "uniform"])
-def test_c_is_the_mean_with_all_clients(weighting, tmp_path):
+def test_c_is_the_mean_with_all_clients(weighting, algorithm, tmp_path):
     """Nodes that join later, and one that has lost its first replies."""
     federation = Growing(2)
     run = Watched(
-        federation, "scaffold", tmp_path / "run.npz", weighting=weighting,
+        federation, algorithm, tmp_path / "run.npz", weighting=weighting,
         joins={2: 3, 4: 5}, lost=[(1, 1), (1, 2), (3, 6)],
     )  # fmt: skip
     assert max(run.gaps) <= 1e-12
@@ -247,7 +250,10 @@ def test_a_newcomer_is_told_nothing_of_others(tmp_path):
     assert [row.memory_lost for row in strategy.history.rounds] == [0] * 4
 
 
-def test_a_client_that_comes_back_unrecognized_makes_all_begin_again(tmp_path, caplog):
+@pytest.mark.parametrize(("algorithm", "mean"), [("scaffold", "c/0"), ("feddyn", "z/0")])
+def test_a_client_that_comes_back_unrecognized_makes_all_begin_again(
+    algorithm, mean, tmp_path, caplog
+):
     """Its app tells no number: until it replies, the server takes it for a new client."""
     federation, path, c = Five(2, memory_folder=tmp_path / "memory"), tmp_path / "run.npz", []
     grid = federation.grid()
@@ -259,12 +265,13 @@ def test_a_client_that_comes_back_unrecognized_makes_all_begin_again(tmp_path, c
         return honest(message, context)
 
     def note(row):
-        c.append(abs(Checkpoint.load(path).arrays["c/0"]).max())
+        held = Checkpoint.load(path)
+        c.append(abs({**held.arrays, **held.server}[mean]).max())
         if row.round == 2:
             grid.configs[99] = grid.configs.pop(1)
 
     grid.client_app = silent
-    strategy = federation.strategy("scaffold", evaluate_every=0, checkpoint=path)
+    strategy = federation.strategy(algorithm, evaluate_every=0, checkpoint=path)
     with caplog.at_level(logging.WARNING, logger="flwr.fedac"):
         strategy.start(grid, federation.initial_arrays(), num_rounds=4, on_round=note)
     assert [row.memory_lost for row in strategy.history.rounds] == [0, 0, 1, 0]

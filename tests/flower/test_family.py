@@ -13,7 +13,8 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[
 
 from flwr.app import ArrayRecord
 
-from fedac.algorithms import get
+from fedac.algorithms import compose, get
+from fedac.algorithms.server import ServerRule
 from fedac.federation.sampling import participants
 from fedac.federation.schedule import Decay
 from fedac.flower import InProcessGrid, LocalStrategy, client_app
@@ -41,7 +42,23 @@ COMPOSITIONS = [
     "fedac-ii+local+cv+momentum(1, 0.5)",
     "fedavg+step(1.3)",
     "momentum(0.5)+local+cv+adam",
+    "led",
 ]
+# All but feddyn ask the runtime for more: lengths of moves, numbers of steps, full gradients.
+ASKING = [
+    "feddyn(0.1)",
+    "fedcm(0.2)",
+    "fedavg+fedcm(0.3)+cv",
+    "scaffold-m",
+    "fednova",
+    "fedexp",
+    "fedac-i+exp",
+    "fedavg+fedcm(0.3)+cv+exp",
+    "mimelite(0.9)",
+    "mimelite+cv",
+    "mimelite+nesterov",
+]
+COMPOSITIONS += ASKING
 SOME = ["scaffold", "diloco", "fedprox(0.3)", "fedac-ii+local+cv+momentum(1, 0.5)"]
 
 
@@ -70,11 +87,65 @@ def test_a_composition_matches_the_simulator(algorithm, batch, weighting):
     assert result.history.to_frame()["memory_lost"].tolist() == [0] * ROUNDS
 
 
-@pytest.mark.parametrize("algorithm", ["slowmo", "scaffnew", *SOME])
+@pytest.mark.parametrize("algorithm", ["slowmo", "scaffnew", "scaffold-m", "mimelite", *SOME])
 def test_a_falling_step_size(algorithm):
     federation, eta = Five(2), Decay(0.5, "1/sqrt(r)")
     result = federation.run(algorithm, ROUNDS, eta=eta)
     assert_same_run(result, federation.simulated(algorithm, ROUNDS, eta=eta, weighting="uniform"))
+
+
+@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+@pytest.mark.parametrize("algorithm", ASKING)
+def test_half_of_the_clients_and_full_gradients(algorithm, weighting):
+    federation, rounds = Five("full"), 8
+    options = {"weighting": weighting, "eta": 0.2 * federation.eta}
+    result = federation.run(algorithm, rounds, sample=0.5, evaluate_every=0, **options)
+    run = federation.simulated(algorithm, rounds, participation=0.5, **options)
+    assert_same_run(result, run)
+    assert [row.good for row in result.history.rounds] == [2] * rounds
+
+
+class PerStep(ServerRule):
+    """A rule of the user's that asks for the steps of clients whose round is FedAvg's."""
+
+    asks = ("steps",)
+
+    def step(self, x, delta, kept, hp, this):
+        return x - delta / this.steps, kept
+
+
+def test_a_rule_of_your_own_may_ask_for_steps():
+    federation, algorithm = Five(2), compose("fedavg", PerStep())
+    result = federation.run(algorithm, ROUNDS)
+    assert_same_run(result, federation.simulated(algorithm, ROUNDS, weighting="uniform"))
+    assert result.history.metric("train/local-steps")[0] == (1, K)
+
+
+@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+def test_feddyn_is_the_loop_of_the_paper(weighting):
+    """Algorithm 1 of arXiv 2111.04263, with weights: theta, the clients' L_m', and h."""
+    federation, rounds, alpha, eta = Five("full"), 12, 0.1, 0.05
+    result = federation.run(
+        f"feddyn({alpha})", rounds, weighting=weighting, eta=eta, sample=0.5, evaluate_every=0
+    )
+    rows = [federation.clients.rows_of(m) for m in range(5)]
+    sizes = np.array([len(own) if weighting == "examples" else 1 for own in rows])
+    theta, h, L = federation.w_0, 0.0, [0.0] * 5
+    for r in range(rounds):
+        members, trained = participants(SEED, r, 5, 2), {}
+        for m in members:
+            X, y, y_m = federation.F.X[rows[m]], federation.F.y[rows[m]], theta
+            for _ in range(K):
+                g = L2 * y_m - X.T @ (y / (1 + np.exp(y * (X @ y_m)))) / len(y)
+                y_m = y_m - eta * (g - L[m] + alpha * (y_m - theta))
+            trained[m] = y_m
+            L[m] = L[m] - alpha * (y_m - theta)
+        p, share = sizes[members] / sizes[members].sum(), sizes[members].sum() / sizes.sum()
+        mean = sum(weight * trained[m] for weight, m in zip(p, members, strict=True))
+        h = h - alpha * share * (mean - theta)
+        theta = mean - h / alpha
+    w = np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
+    np.testing.assert_allclose(w, theta, rtol=0, atol=1e-9)
 
 
 class Some(LocalStrategy):
@@ -103,7 +174,9 @@ def test_some_of_the_clients(algorithm):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [3, "full"])
-@pytest.mark.parametrize("algorithm", [*SOME, "fedac-i+local+nesterov(1, 0.3)"])
+@pytest.mark.parametrize(
+    "algorithm", [*SOME, "fedac-i+local+nesterov(1, 0.3)", "mimelite(0.9)", "scaffold-m"]
+)
 def test_torch_clients(algorithm, batch):
     torch = pytest.importorskip("torch")
     from fedac.flower import TorchModel, torch_arrays
@@ -225,17 +298,18 @@ def test_output_is_that_of_the_server(vector):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "vectors"),
-    [("fedavg", 1), ("fedac-i", 2), ("fedac-i+local", 1), ("scaffold", 2), ("scaffnew", 1),
-     ("diloco", 1), ("fedprox(0.3)", 1), ("fedac-i+local+cv+adam", 2)],
+    ("algorithm", "up", "down"),
+    [("fedavg", 1, 1), ("fedac-i", 2, 2), ("fedac-i+local", 1, 1), ("scaffold", 2, 2),
+     ("scaffnew", 1, 1), ("diloco", 1, 1), ("fedprox(0.3)", 1, 1), ("fedac-i+local+cv+adam", 2, 2),
+     ("feddyn", 1, 1), ("fedexp", 1, 1), ("fedcm", 1, 2), ("scaffold-m", 2, 3), ("mimelite", 2, 2)],
 )  # fmt: skip
-def test_only_the_sequences_travel(algorithm, vectors):
+def test_only_the_sequences_travel(algorithm, up, down):
     federation = Five(1)
-    assert vectors == get(algorithm).vectors_up
+    assert (up, down) == (get(algorithm).vectors_up, get(algorithm).vectors_down)
     result = federation.run(algorithm, 2, evaluate_every=0)
     one = federation.run("fedavg", 2, evaluate_every=0).history.rounds[1]
     row = result.history.rounds[1]
-    assert (row.bytes_up, row.bytes_down) == (vectors * one.bytes_up, vectors * one.bytes_down)
+    assert (row.bytes_up, row.bytes_down) == (up * one.bytes_up, down * one.bytes_down)
 
 
 @pytest.mark.parametrize("algorithm", ["fedac-i", "diloco", "fedprox(0.3)"])
@@ -266,7 +340,10 @@ def test_a_received_task_is_the_same_algorithm_made_of_numbers(algorithm):
     assert found.is_plain == algorithm.is_plain
     assert linear_form(found, received.hp) == linear_form(algorithm, hp)
     assert boundary_form(found, received.hp, 4) == boundary_form(algorithm, hp, 4)
-    for name in ("sequences", "local_sequences", "memory", "changes", "echoes"):
+    for name in (
+        "sequences", "local_sequences", "memory", "changes", "echoes", "pooled", "means",
+        "broadcast_only", "sent", "points", "asks",
+    ):  # fmt: skip
         assert getattr(found, name) == getattr(algorithm, name)
     assert received.local_algorithm.is_plain
     assert received.local_algorithm.sequences == algorithm.local_sequences

@@ -131,6 +131,45 @@ def test_a_bad_reply_is_dropped_and_counted(federation, vector, survivors, fault
     assert result.history.drops_by_node() == {BAD: 1}
 
 
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        (None, "missing metric: local-steps"),
+        (0, "local-steps must be a whole number from 1 to 2^53: 0"),
+        (2.5, "must be a whole number from 1 to 2^53: 2.5"),
+        (float("nan"), "must be a whole number from 1 to 2^53: nan"),
+        (float("inf"), "must be a whole number from 1 to 2^53: inf"),
+    ],
+)
+def test_a_bad_number_of_steps_is_dropped(federation, vector, steps, reason):
+    options = {"algorithm": "fedcm", "evaluate_every": 0}
+
+    def spoil(reply, node, number):
+        return with_metric(reply, "local-steps", steps) if (node, number) == (BAD, 2) else reply
+
+    result = federation.run(rounds=3, grid=federation.grid(answer=spoil), **options)
+    (drop,) = result.history.dropped
+    assert (drop.round, drop.node) == (2, BAD)
+    assert reason in drop.reason
+    np.testing.assert_array_equal(
+        vector(result.arrays), vector(without(federation, **options).arrays)
+    )
+
+
+def test_moves_that_overflow_are_dropped(federation):
+    def spoil(reply, node, number):
+        if (node, number) != (BAD, 2):
+            return reply
+        return with_array(reply, "w/0", Array(np.full(5, 1e200)))
+
+    result = federation.run(
+        "fedexp", rounds=3, grid=federation.grid(answer=spoil), evaluate_every=0
+    )
+    assert result.history.drops_by_node() == {BAD: 1}
+    assert "not finite after the server's step" in result.history.dropped[0].reason
+    assert all(np.isfinite(array).all() for array in result.sequences.values())
+
+
 def test_a_client_that_raises_is_dropped(federation, vector, survivors):
     grid = federation.grid()
     honest = grid.client_app

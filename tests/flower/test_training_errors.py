@@ -44,6 +44,20 @@ def run(train, algorithm="fedac-i", start=None, **options):
     return strategy.start(InProcessGrid(app_of(train), 1), initial, num_rounds=1)
 
 
+def test_mimelite_needs_a_full_gradient():
+    def train(message, context):
+        model = linear()
+        with local_training(message, context, model) as local:
+            one_step(model, local.optimizer)
+        return local.reply({"num-examples": 4})
+
+    with pytest.raises(
+        QuorumError,
+        match=r"'mimelite\(0.9\)' needs .*; pass full_gradient=\.\.\. to local_training",
+    ):
+        run(train, "mimelite")
+
+
 def with_metrics(metrics):
     def train(message, context):
         model = linear()

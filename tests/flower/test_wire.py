@@ -47,7 +47,9 @@ def assert_same_run(result, run) -> None:
 
 
 @pytest.mark.parametrize(("wire", "weighting"), [("int8", "examples"), ("bfloat16", "uniform")])
-@pytest.mark.parametrize("algorithm", [*METHODS, "scaffnew"])
+@pytest.mark.parametrize(
+    "algorithm", [*METHODS, "scaffnew", "feddyn(0.1)", "scaffold-m", "fedac-i+exp", "mimelite(0.9)"]
+)
 def test_a_federation_matches_the_simulator(algorithm, wire, weighting):
     federation = Five(3)
     result = federation.run(algorithm, ROUNDS, **options(wire, weighting=weighting))

@@ -150,6 +150,9 @@ class Algorithm:
     echoes : tuple of pairs of str
         (sequence, memory) pairs in which the memory stores the value that the client sent for the
         sequence. Compression updates both.
+    pooled : tuple of pairs of str
+        (server vector, memory) pairs in which the server keeps the weighted mean of the memory over
+        all clients, which grows by the client's move.
     means : tuple of str
         Sequences that are means of what clients send, such as a momentum, and not points: server
         rules do not move them.
@@ -188,6 +191,7 @@ class Algorithm:
     everybody: bool = False
     changes: tuple[str, ...] = ()
     echoes: tuple[tuple[str, str], ...] = ()
+    pooled: tuple[tuple[str, str], ...] = ()
     means: tuple[str, ...] = ()
     broadcast_only: tuple[str, ...] = ()
     asks: tuple[str, ...] = ()
@@ -292,6 +296,26 @@ class Algorithm:
             return sequences
         names = zip(self.sequences, sequences, strict=True)
         return tuple(ratio * x if name in self.changes else x for name, x in names)
+
+    def reweigh_memory(self, after: State, memory: State, ratio: float) -> State:
+        """Return the new memory of a client whose weight has changed; `ratio` is old over new.
+
+        The server adds n' (z_m' - z_m) to the sum of n_m z_m, which has n z_m of this client. So
+        the client keeps z_m' - (1 - ratio) z_m.
+        """
+        if ratio == 1:
+            return after
+        pooled = [kept for _, kept in self.pooled]
+        names = zip(self.memory, after, memory, strict=True)
+        return tuple(new - (1 - ratio) * old if name in pooled else new for name, new, old in names)
+
+    def reweigh_server(self, server: State, ratio: float) -> State:
+        """Return the server's vectors for `serve` if the total weight changed, as above."""
+        if ratio == 1:
+            return server
+        pooled = [name for name, _ in self.pooled]
+        names = zip(self.server, server, strict=True)
+        return tuple(ratio * z if name in pooled else z for name, z in names)
 
     @property
     def vectors_up(self) -> int:

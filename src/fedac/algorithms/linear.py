@@ -226,8 +226,8 @@ def from_linear(
 def with_boundary(rule: Algorithm, boundary: Boundary, **names: Any) -> Algorithm:
     """Return an algorithm with the local steps of `rule` that enters and leaves by coefficients.
 
-    `names` are the fields sequences, memory, changes, echoes, means, broadcast_only and asks of the
-    original algorithm.
+    `names` are the fields sequences, memory, changes, echoes, pooled, means, broadcast_only and
+    asks of the original algorithm.
     """
 
     def leave(

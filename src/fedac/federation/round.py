@@ -17,7 +17,7 @@ A Flower client has coefficients instead of functions, which
 
 If weights may change between rounds (clients join, or gain or lose rows), pass `weight_ratio`, the
 previous weight over the new one: the client's weight to `leave`, the total weight to `serve`. The
-server's control variate then stays the weighted mean, c = sum_m p_m c_m.
+server's control variate then stays the weighted mean, c = sum_m p_m c_m, and so does FedDyn's z.
 
 SCAFFOLD with one client and one local step from x = 3 with c = 1 and c_m = 0.5:
 
@@ -63,7 +63,8 @@ def leave(
 ) -> tuple[State, State]:
     """Return a client's message and its new memory."""
     message, after = algorithm.leave(local, sequences, memory, hp, done)
-    return algorithm.reweigh_message(message, memory, weight_ratio), after
+    message = algorithm.reweigh_message(message, memory, weight_ratio)
+    return message, algorithm.reweigh_memory(after, memory, weight_ratio)
 
 
 def compress(
@@ -98,6 +99,7 @@ def serve(
 ) -> tuple[State, State]:
     """Return the next sequences and server state, given the mean message."""
     sequences = algorithm.reweigh_sequences(sequences, weight_ratio)
+    server = algorithm.reweigh_server(server, weight_ratio)
     return algorithm.serve(mean, sequences, server, hp, this)
 
 

@@ -27,7 +27,7 @@ from flwr.app import Array, ArrayRecord, Message
 from fedac.algorithms import Algorithm, State
 from fedac.errors import InputError
 from fedac.federation.checkpoint import Envelope
-from fedac.federation.compression import bytes_of
+from fedac.federation.compression import FLOAT32, bytes_of
 from fedac.federation.round import decompress
 
 NDArray = npt.NDArray[np.floating[Any]]
@@ -143,17 +143,25 @@ def read_like(record: Mapping[str, Array], expected: NamedArrays) -> dict[str, N
     return found
 
 
-def read_compressed(
+def sent_back(algorithm: Algorithm, arrays: NamedArrays) -> dict[str, NDArray]:
+    """Return the arrays that clients send back, of all that were broadcast."""
+    kept = algorithm.broadcast_only
+    return {key: array for key, array in arrays.items() if key.partition("/")[0] not in kept}
+
+
+def read_reply(
     record: Mapping[str, Array], sent: NamedArrays, *, algorithm: Algorithm, wire: str
 ) -> dict[str, NDArray]:
-    """Return the named arrays of a compressed reply to what was sent."""
-    names = algorithm.sequences
-    model = with_prefix(names[0], sent)
+    """Return the named arrays of a reply to what was sent."""
+    if wire == FLOAT32:
+        return read_like(record, sent_back(algorithm, sent))
+    names = algorithm.sent
+    model = with_prefix(algorithm.sequences[0], sent)
     length = bytes_of(wire, sum(array.size for array in model.values()))
     data: dict[str, Any] = dict.fromkeys(names, np.broadcast_to(np.uint8(0), length))
     found: dict[str, Any] = read_like(record, buffers_of(sent) | data)
     with np.errstate(over="ignore", invalid="ignore"):
-        sequences = flatten(names, sent, model)
+        sequences = flatten(algorithm.sequences, sent, model)
         vectors = decompress(algorithm, wire, [found[name] for name in names], sequences)
         arrays = unflatten(names, vectors, model)
     require_finite(arrays)

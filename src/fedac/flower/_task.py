@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from flwr.app import Message, MessageType
@@ -28,11 +28,12 @@ from fedac.algorithms.linear import (
 )
 from fedac.errors import InputError
 from fedac.federation.compression import FLOAT32, require_wire
+from fedac.federation.round import with_own_steps
 from fedac.flower._arrays import NDArray, from_record
 
 # Names of the records of a message, and of entries in them.
 ARRAYS, CONFIG, MEMORY, METRICS = "arrays", "config", "memory", "metrics"
-ROUND, WEIGHT = "server-round", "num-examples"
+ROUND, WEIGHT, STEPS = "server-round", "num-examples", "local-steps"
 # A message has one ConfigRecord, because Flower's modifiers allow no other. It holds the user's
 # entries, and ours with this prefix.
 PREFIX = "fedac/"
@@ -45,7 +46,8 @@ QUESTION = f"{MessageType.QUERY}.fedac"
 EXAMPLES = f"{PREFIX}examples"
 CLIENT = "client"
 
-VECTORS = ("sequences", "memory", "changes", "echoes")
+VECTORS = ("sequences", "memory", "changes", "means", "broadcast_only", "asks")
+PAIRS = ("echoes", "pooled")
 COUNTS = ("round", "first_step", "local_steps", "seed", "wire_seed")
 RUN = re.compile(r"[0-9a-f]{16}")  # it becomes part of a file's name on the client
 
@@ -90,7 +92,8 @@ class Task:
         How the client's message travels ("float32", "bfloat16" or "int8"), and the seed of its
         rounding.
     exact : bool
-        On a client, whether it must take exactly `local_steps`, because the output counts them.
+        On a client, whether it must take exactly `local_steps`, because the output counts them or
+        its round begins with them.
 
     Examples
     --------
@@ -124,7 +127,7 @@ class Task:
         """Reject a number of local steps that the algorithm does not allow."""
         if self.exact and steps != self.local_steps:
             raise InputError(
-                f"the output of '{self.algorithm.name}' counts local steps: a client must take "
+                f"'{self.algorithm.name}' counts local steps: every client must take "
                 f"the strategy's local_steps={self.local_steps}, not {steps}"
             )
 
@@ -141,10 +144,10 @@ class Task:
             "step": asdict(linear_form(algorithm, hp)),
             "boundary": None if boundary is None else asdict(boundary),
             "eta": float(hp.eta),
-            "exact": output_counts_steps(algorithm, hp),
+            "exact": output_counts_steps(algorithm, hp) or _enter_counts_steps(algorithm, hp),
             "wire": self.wire,
             "memory_version": None if version is None else asdict(version),
-            **{name: getattr(algorithm, name) for name in VECTORS},
+            **{name: getattr(algorithm, name) for name in (*VECTORS, *PAIRS)},
             **{name: getattr(self, name) for name in COUNTS},
         }
         return json.dumps(content)
@@ -188,6 +191,18 @@ def users_entries(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in config.items() if not name.startswith(PREFIX)}
 
 
+def _enter_counts_steps(algorithm: Algorithm, hp: Hyperparameters) -> bool:
+    """Return whether a client enters its round with its own number of steps, as in Scaffnew.
+
+    It is not known yet: a training loop may take any number.
+    """
+    count = len(algorithm.sequences) + len(algorithm.memory)
+    numbers = tuple(1.0 / (1 + i) for i in range(count))  # all differ
+    sequences, memory = algorithm.split(numbers)
+    entered = [algorithm.enter(sequences, memory, with_own_steps(hp, steps)) for steps in (16, 32)]
+    return bool(entered[0] != entered[1])
+
+
 def _rebuild(content: Mapping[str, Any]) -> Algorithm:
     """Return an algorithm for a client, made of the coefficients of a task."""
     boundary = content["boundary"]
@@ -200,7 +215,7 @@ def _rebuild(content: Mapping[str, Any]) -> Algorithm:
         scales=boundary is None and not content["exact"],
     )
     if boundary is None:
-        return algorithm
+        return replace(algorithm, asks=tuple(content["asks"]))
     names = {name: tuple(content[name]) for name in VECTORS}
-    names["echoes"] = tuple(map(tuple, content["echoes"]))
+    names |= {name: tuple(map(tuple, content[name])) for name in PAIRS}
     return with_boundary(algorithm, Boundary(**boundary), **names)

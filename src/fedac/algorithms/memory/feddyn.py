@@ -56,6 +56,7 @@ def with_feddyn(rule: Algorithm, a: float = 0.1) -> Algorithm:
         memory=(*rule.memory, "z_m"),
         server=("z",),
         echoes=(*rule.echoes, (name, "z_m")),  # z_m adds what the server received
+        pooled=(("z", "z_m"),),
     )
 
 

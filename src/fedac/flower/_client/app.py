@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Model(Protocol):
-    """What `make_model` returns: a NumPy model of one client."""
+    """What `make_model` returns: a NumPy model of one client.
+
+    For "mimelite" it also needs ``full_gradient(w)``, the mean gradient of all of its rows at w.
+    """
 
     n_examples: int
     """How many examples this client has: its weight with ``weighting="examples"``."""
@@ -105,8 +108,11 @@ def client_app(
             this = ClientRound(message, context, memory_folder)
             model: Any = make_model(load_data(_with_config(context, this.config)))
             if hasattr(model, "evaluate_arrays"):  # a TorchModel
+                if this.asks_gradient:
+                    this.gradient = model.full_gradient(this.broadcast)
                 after, metrics = model.train(this.local, this.task, this.client)
             else:
+                this.take_full_gradient(model)
                 after, metrics = this.take_steps(model.gradient), {}
             return this.reply(after, this.task.local_steps, _with_examples(model, metrics))
 

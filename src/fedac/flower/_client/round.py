@@ -34,7 +34,7 @@ from fedac.flower._arrays import (
     with_prefix,
     write_archive,
 )
-from fedac.flower._task import ARRAYS, CLIENT, MEMORY, METRICS, ROUND, WEIGHT, Task, receive
+from fedac.flower._task import ARRAYS, CLIENT, MEMORY, METRICS, ROUND, STEPS, WEIGHT, Task, receive
 from fedac.validate import require_count
 
 log = logging.getLogger("flwr.fedac")
@@ -50,7 +50,9 @@ class ClientRound:
     """A training round of one client: it enters when it is created, and leaves with `reply`.
 
     Attributes are the server's `task`, the user's `config` entries, the `client` id and two sets of
-    named arrays: what the server `sent`, and the `local` sequences and buffers to train.
+    named arrays: what the server `sent`, and the `local` sequences and buffers to train. If the
+    algorithm `asks_gradient`, set `gradient` to the mean gradient of all rows of the client at
+    `broadcast`, the model and its buffers as they were sent.
     """
 
     def __init__(
@@ -63,6 +65,9 @@ class ClientRound:
         self._model = with_prefix(algorithm.sequences[0], self.sent)
         self._memory_before: State = ()
         self._memory_found = self._memory_lost = False
+        self.broadcast = self._model | buffers_of(self.sent)
+        self.asks_gradient = "gradient" in algorithm.asks
+        self.gradient: NamedArrays = {}
         self.local: NamedArrays = self.sent
         if algorithm.is_plain:
             return
@@ -82,6 +87,25 @@ class ClientRound:
         local = algorithm.enter(sequences, self._memory_before, self.task.hp)
         named = unflatten(algorithm.local_sequences, local, self._model)
         self.local = buffers_of(self.sent) | named
+
+    def take_full_gradient(self, model: Any) -> None:
+        """Take the gradient of all rows of a NumPy model, if the algorithm asks for it."""
+        if not self.asks_gradient:
+            return
+        self.require_full_gradient(
+            getattr(model, "full_gradient", None), "give your model a method full_gradient(w)"
+        )
+        w = [array.copy() for array in self._model.values()]
+        gradient = _checked_gradient(model.full_gradient(w), [*self._model.values()])
+        self.gradient = dict(zip(self._model, gradient, strict=True))
+
+    def require_full_gradient(self, function: object, advice: str) -> None:
+        """Raise InputError if the user gave no function for the gradient of all rows."""
+        if not callable(function):
+            raise InputError(
+                f"'{self.task.algorithm.name}' needs the gradient of all rows of the client at the "
+                f"start of a round; {advice}"
+            )
 
     def take_steps(self, grad_fn: GradFn) -> dict[str, NDArray]:
         """Take the local steps of a NumPy model; return the named arrays after them."""
@@ -110,6 +134,11 @@ class ClientRound:
             require_like(after, self.local)  # in bytes the server could not see the difference
             sequences = flatten(algorithm.sequences, self.sent, self._model)
             local = flatten(algorithm.local_sequences, after, self._model)
+            done = ClientWork(steps=steps)
+            if self.asks_gradient:
+                named = {f"w/{key}": array for key, array in self.gradient.items()}
+                (gradient,) = flatten(("w",), named, self._model)
+                done = ClientWork(steps=steps, gradient=gradient)
             with np.errstate(over="ignore", invalid="ignore"):  # as above
                 # Leave.
                 known = version is not None and self._memory_found and version.weight
@@ -119,16 +148,16 @@ class ClientRound:
                     sequences,
                     self._memory_before,
                     task.hp,
-                    ClientWork(steps=steps),
+                    done,
                     weight_ratio=known / numbers[WEIGHT] if known else 1.0,
                 )
                 # Compress.
                 if task.wire == FLOAT32:
-                    arrays = unflatten(algorithm.sequences, message, self._model)
+                    arrays = unflatten(algorithm.sent, message, self._model)
                 else:
                     sender = Sender(task.wire, task.wire_seed, self.client, task.round - 1)
                     _, memory = compress(algorithm, message, sequences, memory, sender)
-                    arrays = dict(zip(algorithm.sequences, sender.data, strict=True))
+                    arrays = dict(zip(algorithm.sent, sender.data, strict=True))
                 arrays = buffers_of(after) | arrays
                 # Keep the memory.
                 if version is not None:
@@ -149,6 +178,8 @@ class ClientRound:
             records[MEMORY] = ConfigRecord(
                 {"lost": self._memory_lost, "checksum": checksum(records[ARRAYS])}
             )
+        if "steps" in algorithm.asks:
+            numbers[STEPS] = steps
         records[METRICS] = MetricRecord({**numbers, ROUND: task.round})
         return Message(RecordDict(records), reply_to=self.message)
 
@@ -275,19 +306,24 @@ def local_steps(
         w_md = [np.asarray(algorithm.query(state, task.hp)) for state in states]
         # Copies, because a gradient may be computed in place.
         given = grad_fn([w.copy() for w in w_md], Step(t=t, seed=task.seed, worker=worker))
-        if not isinstance(given, Sequence):
-            raise InputError(f"the gradient must be a list of arrays, got {type(given).__name__}")
-        shapes, wanted = [np.shape(g) for g in given], [w.shape for w in w_md]
-        if shapes != wanted:
-            raise InputError(f"the gradient has arrays of shapes {shapes}, not {wanted}")
         states = [
-            algorithm.update(state, w, np.asarray(g, dtype=w.dtype), task.hp)
-            for state, w, g in zip(states, w_md, given, strict=True)
+            algorithm.update(state, w, g, task.hp)
+            for state, w, g in zip(states, w_md, _checked_gradient(given, w_md), strict=True)
         ]
     return tuple(
         [np.asarray(after, dtype=before.dtype) for before, after in zip(old, new, strict=True)]
         for old, new in zip(sequences, zip(*states, strict=True), strict=True)
     )
+
+
+def _checked_gradient(given: object, w: ArrayList) -> ArrayList:
+    """Return a user's gradient as arrays of the types of w; they must have its shapes."""
+    if not isinstance(given, Sequence):
+        raise InputError(f"the gradient must be a list of arrays, got {type(given).__name__}")
+    shapes, wanted = [np.shape(g) for g in given], [array.shape for array in w]
+    if shapes != wanted:
+        raise InputError(f"the gradient has arrays of shapes {shapes}, not {wanted}")
+    return [np.asarray(g, dtype=array.dtype) for g, array in zip(given, w, strict=True)]
 
 
 def client_id(context: Context) -> int:

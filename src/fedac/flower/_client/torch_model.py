@@ -26,7 +26,7 @@ from fedac.flower._arrays import (
     with_prefix,
 )
 from fedac.flower._client.round import ClientRound, Step, client_id, signed
-from fedac.flower._task import ROUND, WEIGHT, Task
+from fedac.flower._task import ROUND, STEPS, WEIGHT, Task
 from fedac.torch import LocalOptimizer
 from fedac.torch._any_optimizer import WrappedOptimizer
 from fedac.torch._state import is_half
@@ -35,7 +35,6 @@ from fedac.validate import require_count
 log = logging.getLogger("flwr.fedac")
 
 EVALUATION_BATCH = 1024
-STEPS = "local-steps"
 
 
 def torch_arrays(module: Module) -> ModelArrays:
@@ -140,6 +139,21 @@ class TorchModel:
         after = end_steps(self.module, arrays, task, optimizer)
         return after, {"loss": mean} if np.isfinite(mean) else {}
 
+    def full_gradient(self, arrays: NamedArrays) -> NamedArrays:
+        """Return the mean gradient of all rows at `arrays`, in evaluation mode.
+
+        So dropout draws nothing, and running statistics stay.
+        """
+
+        def backward() -> None:
+            self.module.eval()
+            rows = self.n_examples
+            for chosen in _chunks(rows):
+                part = self.loss(self.module, _batch(self.data, chosen))
+                (part * (len(chosen) / rows)).backward()
+
+        return gradient_at(self.module, arrays, backward)
+
     def evaluate_arrays(self, arrays: NamedArrays) -> Mapping[str, float]:
         """Return the mean loss of the output on the test data, and the user's metrics."""
         load_torch_arrays(self.module, arrays)
@@ -147,8 +161,7 @@ class TorchModel:
         data = self.data if self.test is None else self.test
         total, rows = 0.0, _count("data", data)
         with torch.no_grad():
-            for start in range(0, rows, EVALUATION_BATCH):
-                chosen = np.arange(start, min(start + EVALUATION_BATCH, rows))
+            for chosen in _chunks(rows):
                 total += float(self.loss(self.module, _batch(data, chosen))) * len(chosen)
             metrics = {} if self.metrics is None else dict(self.metrics(self.module, data))
         return {"loss": total / rows, **metrics, WEIGHT: rows}
@@ -168,10 +181,18 @@ class LocalTraining:
     """
 
     def __init__(
-        self, this: ClientRound, model: Module, optimizer: torch.optim.Optimizer | None
+        self,
+        this: ClientRound,
+        model: Module,
+        optimizer: torch.optim.Optimizer | None,
+        full_gradient: Callable[[], object] | None,
     ) -> None:
         if optimizer is not None:
             _require_usable(optimizer, model, this.task)
+        if this.asks_gradient:
+            this.require_full_gradient(full_gradient, "pass full_gradient=... to local_training")
+            assert full_gradient is not None
+            this.gradient = gradient_at(model, this.broadcast, full_gradient)
         self._this, self._model = this, model
         self._after: NamedArrays | None = None
         self._steps = begin_steps(model, this.local, this.task, optimizer)
@@ -223,6 +244,7 @@ def local_training(
     model: Module,
     optimizer: torch.optim.Optimizer | None = None,
     *,
+    full_gradient: Callable[[], object] | None = None,
     memory_folder: str | Path | None = None,
 ) -> Iterator[LocalTraining]:
     """Train with your own loop, in your own train function.
@@ -243,6 +265,10 @@ def local_training(
         Your own optimizer over the model's parameters (AdamW, for example) instead. It is for
         algorithms whose clients take plain SGD steps: "fedavg" with any server rule, such as
         "fedavgm", "fedadam" or "diloco". Clients then ignore the strategy's eta.
+    full_gradient : callable, optional
+        For "mimelite": ``full_gradient()`` adds the gradient of the mean loss of all rows of the
+        client to the parameters' ``grad``, with one or more calls of ``backward``. It is called
+        once, before the block, with the server's arrays in the model. Others do not call it.
     memory_folder : path, optional
         As in `client_app`.
 
@@ -250,7 +276,8 @@ def local_training(
     -----
     Batches, epochs, clipping, gradient accumulation and schedulers are yours. The loop may take any
     number of steps, and it may differ between clients; the algorithm's coefficients are for the
-    strategy's ``local_steps``. The metric "local-steps" has the number taken.
+    strategy's ``local_steps``. Only "scaffnew", "led" and "fedavg-weighted" need exactly that many.
+    The metric "local-steps" has the number taken.
 
     A scheduler may change the lr of ``local.optimizer``: the step (eta and gamma of FedAc) is
     multiplied by lr over the strategy's eta. Algorithms with control variates, and others that send
@@ -289,8 +316,8 @@ def local_training(
     """
     with signed(client_id(context)):
         this = ClientRound(message, context, memory_folder)
-        local = LocalTraining(this, model, optimizer)
         with seeded(model, this.task, this.client):
+            local = LocalTraining(this, model, optimizer, full_gradient)
             yield local
         local.close()
 
@@ -336,9 +363,7 @@ def begin_steps(
     """Load named arrays into a model and its optimizer; a user's `own` one is wrapped."""
     algorithm = task.local_algorithm
     names, tensors = algorithm.sequences, _sent_tensors(module)
-    sent = with_prefix(names[0], arrays) | buffers_of(arrays)
-    fixed = _masks(module) - set(sent)
-    _copy(sent, {key: tensor for key, tensor in tensors.items() if key not in fixed})
+    _load_sent(module, with_prefix(names[0], arrays) | buffers_of(arrays))
     params = {key: tensor for key, tensor in tensors.items() if not key.startswith(BUFFER)}
     optimizer: LocalOptimizer
     if own is None:
@@ -357,6 +382,22 @@ def begin_steps(
     return optimizer
 
 
+def gradient_at(
+    module: Module, arrays: NamedArrays, backward: Callable[[], object]
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the gradient that `backward` computes with `arrays` in the model, by key."""
+    _load_sent(module, arrays)
+    module.zero_grad()
+    backward()
+    found = {
+        key: np.zeros(tensor.shape) if tensor.grad is None else np.array(_to_numpy(tensor.grad))
+        for key, tensor in _sent_tensors(module).items()
+        if not key.startswith(BUFFER)
+    }
+    module.zero_grad()
+    return found
+
+
 def end_steps(
     module: Module, arrays: NamedArrays, task: Task, optimizer: LocalOptimizer
 ) -> NamedArrays:
@@ -370,6 +411,13 @@ def end_steps(
             after[key] = _to_numpy(tensor)
     # Copies: on a CPU, arrays share the memory of tensors.
     return {key: np.array(array, arrays[key].dtype) for key, array in after.items()}
+
+
+def _load_sent(module: Module, sent: NamedArrays) -> None:
+    """Load what travels into a model, by its keys; a mask keeps its values."""
+    fixed = _masks(module) - set(sent)
+    tensors = _sent_tensors(module)
+    _copy(sent, {key: tensor for key, tensor in tensors.items() if key not in fixed})
 
 
 def _named(module: Module) -> dict[str, Tensor]:
@@ -421,6 +469,12 @@ def _to_numpy(tensor: Tensor) -> npt.NDArray[Any]:
     """Return a tensor as an array, half precision as float32."""
     tensor = tensor.detach()
     return (tensor.float() if is_half(tensor) else tensor).cpu().numpy()
+
+
+def _chunks(rows: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Return the numbers of all rows, in batches that fit into memory."""
+    for start in range(0, rows, EVALUATION_BATCH):
+        yield np.arange(start, min(start + EVALUATION_BATCH, rows))
 
 
 def _count(name: str, data: Any) -> int:

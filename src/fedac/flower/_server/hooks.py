@@ -19,19 +19,18 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedac.algorithms import RoundInfo
+from fedac.algorithms import RoundInfo, State
 from fedac.algorithms.algorithm import serve_mean
 from fedac.errors import InputError
-from fedac.federation.compression import FLOAT32
-from fedac.federation.round import mean_by_key, serve
+from fedac.federation.round import mean_by_key, serve, squared_moves
 from fedac.flower._arrays import (
     ModelArrays,
     NamedArrays,
     buffers_of,
     flatten,
     from_record,
-    read_compressed,
-    read_like,
+    read_reply,
+    sent_back,
     to_record,
     travel_keys,
     unflatten,
@@ -107,7 +106,8 @@ class RoundHooks(Options, Strategy):
             log.warning("round %d: %d of %d nodes connected", server_round, len(connected), wanted)
         # Ask for client ids if they are sampled, or if a memory may have to be found.
         clients, sampled, unknown = self.clients, self.sample is not None, connected
-        examples = bool(self.algorithm.changes) and self.weighting == "examples"
+        pooled = self.algorithm.changes or self.algorithm.pooled  # over all clients, by weight
+        examples = bool(pooled) and self.weighting == "examples"
         if not sampled and not examples:
             used = clients.used if self.algorithm.memory else {}
             unknown = [node for node in connected if used and clients.key(node) not in used]
@@ -204,9 +204,7 @@ class RoundHooks(Options, Strategy):
         self, training: TrainingRound, replies: Iterable[Message]
     ) -> tuple[dict[int, Reply], dict[int, str]]:
         """Return good replies, and the reasons why others are bad; learn their clients' ids."""
-        read: Reader = read_like
-        if self.wire != FLOAT32:
-            read = partial(read_compressed, algorithm=self.algorithm, wire=self.wire)
+        read: Reader = partial(read_reply, algorithm=self.algorithm, wire=self.wire)
         good, bad = check_replies(
             replies,
             self.clients.learn,
@@ -214,6 +212,7 @@ class RoundHooks(Options, Strategy):
             expected=training.before,
             read=read,
             remembered=self.adds_up,
+            counted="steps" in self.algorithm.asks,
         )
         if self.adds_up:  # two nodes with one client id would have one memory between them
             owners = {self.clients.key(node): node for node in training.good}
@@ -245,7 +244,7 @@ class RoundHooks(Options, Strategy):
         weights, total = self.clients.weigh(replies, training.connected, by_examples=by_examples)
         mean = self.aggregation(
             [replies[node].arrays for node in weights],
-            before,
+            sent_back(self.algorithm, before),
             [*weights.values()] if by_examples else None,
         )
         algorithm, server = self.algorithm, self.server
@@ -254,18 +253,45 @@ class RoundHooks(Options, Strategy):
         names, model = algorithm.sequences, with_prefix(algorithm.sequences[0], before)
         # A diverging run may overflow here; its clients' replies will not be finite.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            message = flatten(algorithm.sent, mean, model)
+            sequences = flatten(names, before, model)
+            this = RoundInfo(number=training.number - 1, share=sum(weights.values()) / total)
+            this = self._with_asked(this, message, sequences, model, replies, weights)
             sequences, state = serve(
                 algorithm,
-                flatten(names, mean, model),
-                flatten(names, before, model),
+                message,
+                sequences,
                 flatten(algorithm.server, server, model),
                 self.hyperparameters(training.number),
-                RoundInfo(number=training.number - 1, share=sum(weights.values()) / total),
+                this,
                 weight_ratio=self.clients.total / total if self.clients.total else 1.0,
             )
             after = buffers_of(mean) | unflatten(names, sequences, model)
         server = unflatten(algorithm.server, state, model, np.float64)
         return ServerUpdate(after, server, weights, total, not_finite(after, server))
+
+    def _with_asked(
+        self,
+        this: RoundInfo,
+        mean: State,
+        sequences: State,
+        model: NamedArrays,
+        replies: Mapping[int, Reply],
+        weights: Mapping[int, float],
+    ) -> RoundInfo:
+        """Return `this` with what the algorithm asks for: see `Algorithm.asks`."""
+        algorithm, total = self.algorithm, sum(weights.values())
+        if "steps" in algorithm.asks:
+            steps = sum(weight * replies[node].steps for node, weight in weights.items())
+            this = replace(this, steps=steps / total)
+        if "moves" in algorithm.asks:
+            spread = 0.0
+            for node, weight in weights.items():
+                message = flatten(algorithm.sent, replies[node].arrays, model)
+                spread += weight / total * float(squared_moves(algorithm, message, sequences))
+            moved = float(squared_moves(algorithm, mean, sequences))
+            this = replace(this, spread=spread, moved=moved)
+        return this
 
     def _keep(
         self, training: TrainingRound, step: ServerUpdate
@@ -294,12 +320,17 @@ class RoundHooks(Options, Strategy):
             )  # fmt: skip
         after, self.server = step.after, step.server
         if lost and self.adds_up:
-            # c still includes the c_m that were lost, so reset all c_m, and c, to 0.
+            # c still includes the c_m that were lost, so reset all c_m, and c, to 0. The same goes
+            # for FedDyn's z.
             log.warning("round %d: all clients start their control variates again", training.number)
-            after = {
-                key: 0 * array if key.partition("/")[0] in self.algorithm.changes else array
-                for key, array in after.items()
-            }
+            pooled = (*self.algorithm.changes, *(name for name, _ in self.algorithm.pooled))
+            after, self.server = (
+                {
+                    key: 0 * array if key.partition("/")[0] in pooled else array
+                    for key, array in arrays.items()
+                }
+                for arrays in (after, self.server)
+            )
             self.clients.used, self.clients.total = {}, 0.0
         else:
             self.clients.use(training.number, step.weights, step.total)

@@ -31,7 +31,7 @@ class KnownClients:
 
     The server's control variate c is the sum of n_m c_m over all clients, divided by `total`, the
     sum of n_m. Here n_m is the weight of client m's last used reply, which is also the weight of
-    c_m in c.
+    c_m in c. The same is true of FedDyn's z and z_m.
     """
 
     run: str = field(default_factory=lambda: secrets.token_hex(8))  # a resumed run keeps its name

@@ -124,6 +124,13 @@ class Options:
                 "control variates add up over rounds, and so do lies that slip past a robust rule; "
                 "use an algorithm without them, such as 'fedavg' or 'fedac-i'"
             )
+        reported = {"moves", "steps"} & {*self.algorithm.asks}
+        if reported and aggregation != "mean":
+            raise InputError(
+                f"aggregation='{aggregation}' and '{self.algorithm.name}' cannot be combined: its "
+                f"server uses the mean of the clients' {reported.pop()}, which a single bad client "
+                "can make as large as it likes; use aggregation='mean', or 'fedavg' or 'fedac-i'"
+            )
         self.aggregation.require_quorum(self.quorum_of(asked))
         self.evaluate_every = require_count("evaluate_every", evaluate_every, least=0)
         self.evaluate_sample = require_sample("evaluate_sample", evaluate_sample)

@@ -11,7 +11,7 @@ from typing import Any
 from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
 
 from fedac.flower._arrays import BadArraysError, NamedArrays, NDArray, checksum, read_like
-from fedac.flower._task import CLIENT, MEMORY, ROUND, WEIGHT
+from fedac.flower._task import CLIENT, MEMORY, ROUND, STEPS, WEIGHT
 
 MOST_EXAMPLES = 2.0**53  # above it, floats skip whole numbers
 LONGEST_REASON = 300
@@ -29,6 +29,7 @@ class Reply:
     weight: float  # its "num-examples"
     metrics: Mapping[str, float]  # the other metrics
     arrays: NamedArrays
+    steps: float = 0.0  # its local steps, if the algorithm asks for them
     client: str | None = None  # the client id, if it is in the reply
     memory_lost: bool = False  # the client started its memory again
     records: RecordDict = field(default_factory=RecordDict)  # the reply without its arrays
@@ -68,18 +69,21 @@ def check_reply(
     expected: NamedArrays | None = None,
     read: Reader = read_like,
     remembered: bool = False,
+    counted: bool = False,
 ) -> Reply:
     """Return the content of a good reply, or raise `BadReplyError`.
 
     A good reply has exactly one MetricRecord, with a positive weight. A training reply also has
     the number of this round, and exactly one ArrayRecord with the keys, shapes and types of
-    `expected`, all finite. Without `expected`, arrays are ignored. `read` is for compressed
-    replies. If clients remember what they sent, nothing may have changed it since.
+    `expected`, all finite. Without `expected`, arrays are ignored. `read` is for replies that
+    differ from `expected`, such as compressed ones. If clients remember what they sent, nothing may
+    have changed it since. If steps are `counted`, the reply has a whole number of local steps.
     """
     if message.has_error():
         raise _error(message.error)
     content = message.content
     weight, metrics = _metrics(content, server_round, training=expected is not None)
+    steps = _steps(metrics) if counted else 0.0
     arrays: NamedArrays = {}
     if expected is not None:
         records = list(content.array_records.values())
@@ -97,7 +101,7 @@ def check_reply(
         )
     others = {k: v for k, v in content.items() if k not in content.array_records}
     client, lost = as_client_id(told.get(CLIENT)), memory.get("lost") is True
-    return Reply(weight, metrics, arrays, client, lost, RecordDict(others))
+    return Reply(weight, metrics, arrays, steps, client, lost, RecordDict(others))
 
 
 def as_client_id(given: object) -> str | None:
@@ -115,6 +119,15 @@ def _error(error: Error) -> BadReplyError:
     starts = [i for i, line in enumerate(lines) if line[:1].strip()]
     text = " ".join(" ".join(lines[starts[-1] if starts else 0 :]).split())[:LONGEST_REASON]
     return BadReplyError(f"error {error.code}: {text}")
+
+
+def _steps(metrics: Mapping[str, float]) -> float:
+    steps = metrics.get(STEPS)
+    if steps is None:
+        raise BadReplyError(f"missing metric: {STEPS}")
+    if not (steps.is_integer() and 1 <= steps <= MOST_EXAMPLES):
+        raise BadReplyError(f"{STEPS} must be a whole number from 1 to 2^53: {steps:g}")
+    return steps
 
 
 def _metrics(

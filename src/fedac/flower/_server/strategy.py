@@ -91,7 +91,8 @@ class LocalStrategy(RoundHooks):
 
     def summary(self) -> None:
         """Log the settings of this strategy."""
-        algorithm, names = self.algorithm, {"messages": self.algorithm.sequences}
+        algorithm, names = self.algorithm, {"messages": self.algorithm.sent}
+        names |= {"only broadcast": algorithm.broadcast_only}
         names |= {"client memory": algorithm.memory, "server state": algorithm.server}
         log.info(
             "%s: %s%s, %d local steps, quorum %d of %d, deadline %s, %s weights, %s, replies in %s",
