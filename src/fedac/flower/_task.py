@@ -28,7 +28,6 @@ from fedac.algorithms.linear import (
 )
 from fedac.errors import InputError
 from fedac.federation.compression import FLOAT32, require_wire
-from fedac.federation.round import with_own_steps
 from fedac.flower._arrays import NDArray, from_record
 
 # Names of the records of a message, and of entries in them.
@@ -92,8 +91,7 @@ class Task:
         How the client's message travels ("float32", "bfloat16" or "int8"), and the seed of its
         rounding.
     exact : bool
-        On a client, whether it must take exactly `local_steps`, because the output counts them or
-        its round begins with them.
+        On a client, whether it must take exactly `local_steps`, because the output counts them.
 
     Examples
     --------
@@ -144,7 +142,7 @@ class Task:
             "step": asdict(linear_form(algorithm, hp)),
             "boundary": None if boundary is None else asdict(boundary),
             "eta": float(hp.eta),
-            "exact": output_counts_steps(algorithm, hp) or _enter_counts_steps(algorithm, hp),
+            "exact": output_counts_steps(algorithm, hp),
             "wire": self.wire,
             "memory_version": None if version is None else asdict(version),
             **{name: getattr(algorithm, name) for name in (*VECTORS, *PAIRS)},
@@ -189,18 +187,6 @@ def receive(message: Message) -> tuple[Task, dict[str, Any], dict[str, NDArray]]
 def users_entries(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the user's entries of a message's config."""
     return {name: value for name, value in config.items() if not name.startswith(PREFIX)}
-
-
-def _enter_counts_steps(algorithm: Algorithm, hp: Hyperparameters) -> bool:
-    """Return whether a client enters its round with its own number of steps, as in Scaffnew.
-
-    It is not known yet: a training loop may take any number.
-    """
-    count = len(algorithm.sequences) + len(algorithm.memory)
-    numbers = tuple(1.0 / (1 + i) for i in range(count))  # all differ
-    sequences, memory = algorithm.split(numbers)
-    entered = [algorithm.enter(sequences, memory, with_own_steps(hp, steps)) for steps in (16, 32)]
-    return bool(entered[0] != entered[1])
 
 
 def _rebuild(content: Mapping[str, Any]) -> Algorithm:
