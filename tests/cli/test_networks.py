@@ -103,9 +103,9 @@ def test_an_own_model_of_this_folder(fedac, tmp_path, monkeypatch):
     assert (code, "best loss" in out, "suboptimality" in out) == (0, True, False)
 
 
-def test_epochs_need_a_network(fedac):
-    code, _, err = fedac("run", "--epochs", "1", "--rounds", "4")
-    assert (code, "--epochs is for networks: add --model" in err) == (2, True)
+def test_epochs_and_local_steps_are_one_too_many(fedac):
+    code, _, err = fedac("run", "--epochs", "1", "-K", "2", "--rounds", "4")
+    assert (code, "--epochs and --local-steps both give the steps of a round" in err) == (2, True)
 
 
 def test_text_and_back_ends_need_a_network(fedac, tmp_path):

@@ -293,10 +293,15 @@ def split_server_rule(method: str) -> tuple[list[str], ServerRule | None]:
 
 
 def server_numbers(method: str) -> tuple[float | None, float | None]:
-    """Return the step size and the momentum of the server; None where it has no such number."""
+    """Return the step size and the momentum of the server; None where it has no such number.
+
+    >>> server_numbers("diloco"), server_numbers("fedexp"), server_numbers("fedavg")
+    ((0.7, 0.9), (None, None), (None, None))
+    """
     _, rule = split_server_rule(method)
-    step = None if rule is None else float(getattr(rule, _step_name(rule)))
-    return step, getattr(rule, "beta", None)
+    if rule is None or "moves" in rule.asks:  # which finds its own step
+        return None, None
+    return float(getattr(rule, _step_name(rule))), getattr(rule, "beta", None)
 
 
 def with_server_numbers(method: str, step: float, beta: float | None) -> Algorithm:

@@ -26,13 +26,13 @@ START = """Where to start:
   fedac demo                 four algorithms compared on embedded data
   fedac run --dataset a9a    one algorithm; then try --algorithm and --eta
   fedac compare              which method suits your data, and what it costs
-  fedac algorithms           all algorithms, and the pieces to make more
+  fedac methods              all methods, and the pieces to make more
   fedac COMMAND --help       all options of a command
 """
 
 # The module of each command, in the order of the help page.
 COMMANDS = {
-    "demo": "paper", "run": "run", "compare": "compare", "algorithms": "algorithms",
+    "demo": "paper", "run": "run", "compare": "compare", "methods": "methods",
     "split": "data", "sweep": "sweep", "export": "sweep", "merge": "sweep", "reproduce": "paper",
     "report": "sweep", "instability": "paper", "plan": "plan", "data": "data",
 }  # fmt: skip
@@ -42,6 +42,7 @@ COMMANDS = {
     "fedac",
     cls=Group,
     modules=COMMANDS,
+    aliases={"algorithms": "methods"},
     epilog=START,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     no_args_is_help=True,

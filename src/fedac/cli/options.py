@@ -161,11 +161,20 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group that lists its commands in order, and imports those in `modules` when asked."""
+    """A group that lists its commands in order, and imports those in `modules` when asked.
 
-    def __init__(self, *args: Any, modules: Mapping[str, str] | None = None, **settings: Any):
+    `aliases` has other names of commands, which are not listed.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        modules: Mapping[str, str] | None = None,
+        aliases: Mapping[str, str] | None = None,
+        **settings: Any,
+    ):
         super().__init__(*args, **settings)
-        self.modules = modules or {}
+        self.modules, self.aliases = modules or {}, aliases or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
@@ -181,6 +190,7 @@ class Group(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Find a command, or raise InputError with the known ones."""
+        args = [self.aliases.get(args[0], args[0]), *args[1:]]
         if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
             raise unknown_name("command", args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)

@@ -159,7 +159,7 @@ class MethodOptions:
 
     algorithm: str = _option(
         "fedac-i",
-        "{algorithms}, any other that 'fedac algorithms' lists, or your own Algorithm as "
+        "{algorithms}, any other that 'fedac methods' lists, or your own Algorithm as "
         "module:name. Several values of a number are separated by |, as in "
         "'fedavg+nesterov(0.7|1, 0.9)'.",
         grid=True,
@@ -421,7 +421,7 @@ COMPARE = OptionSet(
     overrides={
         "l2": L2,
         "algorithm": {
-            "help": "Methods to compare: {algorithms}, any other that 'fedac algorithms' lists, "
+            "help": "Methods to compare: {algorithms}, any other that 'fedac methods' lists, "
             "the baselines lbfgs and agd, or your own Algorithm as module:name (default: a "
             "built-in list).",
         },
