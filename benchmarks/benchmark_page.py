@@ -1,4 +1,4 @@
-"""The benchmark: all default methods on 4 problems and 4 kinds of clients, on three axes.
+"""The benchmark: 20 methods on 4 problems and 5 kinds of clients, on three axes.
 
 Writes docs/images/benchmark-*.png, docs/benchmark.csv and the tables of docs/benchmark.md, between
 its markers: python benchmarks/benchmark_page.py FOLDER
@@ -29,14 +29,21 @@ from sklearn.datasets import load_digits
 from fedac import Dataset, load
 from fedac.experiments.comparison import Comparison, Question, Study, open_store
 from fedac.experiments.comparison.baselines import BASELINES
-from fedac.experiments.comparison.question import AXES, DEFAULT_METHODS
+from fedac.experiments.comparison.question import AXES
 from fedac.experiments.comparison.report import AXIS_LABELS, geometric_mean
 from fedac.experiments.comparison.table import Row
 from fedac.experiments.summary import label_of, predict_ratio
 from fedac.plotting import styles
 
 DOCS = Path(__file__).parents[1] / "docs"
-METHODS = DEFAULT_METHODS
+METHODS = (
+    "mb-sgd", "mb-ac-sgd", "fedavg", "fednova", "fedavgm", "diloco", "outer-nesterov", "fedadam",
+    "fedexp", "fedcm", "mimelite", "feddyn", "scaffold", "scaffold-m", "fedavg+cv+nesterov(1,0.9)",
+    "fedac-i", "fedac-ii", "fedac-i+local", "fedac-i+local+nesterov(1,0.3)", "fedac-i+cv",
+    "fedac-i+cv+nesterov(1,0.3)",
+)  # fmt: skip
+# Where all clients take the same number of steps, it is FedAvg.
+FEDNOVA = "fednova"
 KNOWN = ("fedavg", "fedac-i", "lbfgs")
 CLIENTS = 100
 LOOK: dict[Any, Any] = {"font.size": 7, "axes.titlesize": 8}
@@ -52,6 +59,7 @@ class Case(NamedTuple):
     target: float
     rounds: int = 200
     local_steps: tuple[int, ...] = (8, 32, 128)
+    batch: int = 8  # where a round is an epoch
 
 
 CASES = (
@@ -59,14 +67,17 @@ CASES = (
     Case("a9a, l2 = 1e-4", "a9a", 1e-4, 1e-2),
     # Two thousand dense columns: a step costs 140 times as much as on a9a.
     Case("synthetic-dense, l2 = 1e-6", "synthetic-dense", 1e-6, 5e-2, 50, (8, 32)),
-    Case("digits, 8 against the rest, l2 = 1e-3", "digits", 1e-3, 5e-3),
+    Case("digits, 8 against the rest, l2 = 1e-3", "digits", 1e-3, 5e-3, batch=2),
 )
-# The split of the rows, and the participation.
+# The split of the rows, and the participation. In the last one, clients take different numbers of
+# steps: a round is an epoch.
+EPOCHS = "an epoch a round"
 KINDS = {
     "i.i.d.": ("iid", 1.0),
     "dirichlet(0.3)": ("dirichlet(0.3)", 1.0),
     "by label": ("label", 1.0),
     "10% take part": ("dirichlet(0.3)", 0.1),
+    EPOCHS: ("dirichlet(0.3)", 1.0),
 }
 
 
@@ -93,10 +104,14 @@ def compare_all(folder: Path) -> Iterator[tuple[tuple[Case, str], Comparison]]:
     for number, case in enumerate(CASES, start=1):
         data = digits() if case.dataset == "digits" else load(case.dataset)
         for place, (kind, (split, share)) in enumerate(KINDS.items()):
+            length: dict[str, Any] = {"local_steps": case.local_steps}
+            methods = [name for name in METHODS if name != FEDNOVA]
+            if kind == EPOCHS:
+                length, methods = {"epochs": 1, "batch": case.batch}, [*METHODS]
             question = Question.ask(
                 {"dataset": data.name, "l2": case.l2, "clients": CLIENTS, "split": split,
-                 "participation": share, "methods": (*METHODS, *BASELINES),
-                 "local_steps": case.local_steps, "rounds": case.rounds, "target": case.target}
+                 "participation": share, "methods": (*methods, *BASELINES),
+                 "rounds": case.rounds, "target": case.target} | length
             )  # fmt: skip
             before = time.monotonic()
             with open_store(folder / f"{number}-{place}") as store:
@@ -134,7 +149,7 @@ def times_the_best(rows: pd.DataFrame, axis: str) -> pd.DataFrame:
 def draw_overview(rows: pd.DataFrame) -> Figure:
     """Draw the cost of each method relative to the best one, on every axis."""
     with rc_context(LOOK):
-        drawing = Figure(figsize=(13.5, 5.6), layout="constrained")
+        drawing = Figure(figsize=(16, 7), layout="constrained")
         panels = drawing.subplots(1, len(AXES), sharey=True)
         for ax, axis in zip(panels, AXES, strict=True):
             ratios = times_the_best(rows, axis).to_numpy()
@@ -150,11 +165,12 @@ def draw_overview(rows: pd.DataFrame) -> Figure:
             ax.set_yticks(range(len(names)), names)
             ax.axhline(len(METHODS) - 0.5, color="white", linewidth=2)
             for number, case in enumerate(CASES):
-                ax.axvline(4 * number - 0.5, color="white", linewidth=2)
+                ax.axvline(len(KINDS) * number - 0.5, color="white", linewidth=2)
                 name = case.name.replace(", l2", ",\nl2").replace(
                     "digits, 8 against the rest", "digits"
                 )
-                ax.text(4 * number + 1.5, -0.75, name, ha="center", va="bottom", fontsize=6)
+                middle = len(KINDS) * (number + 0.5) - 0.5
+                ax.text(middle, -0.75, name, ha="center", va="bottom", fontsize=6)
             ax.set_title(f"{axis} to the target", pad=26)
         drawing.colorbar(image, ax=panels, label="cost relative to the best method",
                          ticks=[1, 2, 5, 10], format="%d", shrink=0.8, pad=0.01)  # fmt: skip
@@ -175,7 +191,7 @@ def draw_case(found: dict[str, Comparison], case: Case) -> Figure:
     shown = [name for name in (*METHODS, *BASELINES) if name in best]
     looks = dict(zip(shown, styles(shown), strict=True))
     with rc_context(LOOK):
-        drawing = Figure(figsize=(11, 7.2), layout="constrained")
+        drawing = Figure(figsize=(13.5, 7.2), layout="constrained")
         panels = drawing.subplots(len(AXES), len(found), sharey="col")
         for column, (kind, comparison) in enumerate(found.items()):
             panels[0][column].set_title(kind)

@@ -29,12 +29,16 @@ from torch import nn
 
 from fedac import Network, compare, load, models
 from fedac.experiments.comparison import Comparison
-from fedac.experiments.comparison.question import NETWORK_METHODS
 from fedac.experiments.comparison.table import Row
 from fedac.experiments.summary import label_of, predict_ratio
 from fedac.plotting import styles
 
 DOCS = Path(__file__).parents[1] / "docs"
+METHODS = (
+    "mb-sgd", "fedavg", "fedprox(0.01)", "fedavgm", "diloco", "fedadam", "fedexp", "fedcm",
+    "mimelite", "feddyn", "scaffold", "scaffold-m", "fedavg+cv+nesterov(1,0.9)", "momentum(0.9)",
+    "fedac-i", "fedac-i+local", "fedac-i+cv", "adamw", "adamw+nesterov(0.7,0.9)",
+)  # fmt: skip
 # A link between data centers, and one to people's homes.
 LINKS = ("wan", "home")
 KNOWN = ("fedavg", "fedac-i", "scaffold")
@@ -48,6 +52,12 @@ class Clients(NamedTuple):
     split: str  # "natural": the clients of the data
     number: int
     participation: float
+    epochs: int | None = None  # in a round, instead of K steps; only then is FedNova not FedAvg
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods to compare."""
+        return METHODS if self.epochs is None else (*METHODS, "fednova")
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +144,7 @@ CASES = (
             Clients("dirichlet(0.3), all", "dirichlet(0.3)", 30, 1.0),
             Clients("by label, all", "label", 30, 1.0),
             Clients("dirichlet(0.3), 10%", "dirichlet(0.3)", 50, 0.1),
+            Clients("dirichlet(0.3), all, an epoch", "dirichlet(0.3)", 30, 1.0, epochs=1),
         ),
         "accuracy 0.9", {"K": 8, "rounds": 60, "batch": 8, "tries": 9, "repeats": 5},
     ),
@@ -144,6 +155,7 @@ CASES = (
             Clients("dirichlet(0.3), all", "dirichlet(0.3)", 10, 1.0),
             Clients("by label, all", "label", 10, 1.0),
             Clients("dirichlet(0.3), 10%", "dirichlet(0.3)", 100, 0.1),
+            Clients("dirichlet(0.3), 10%, an epoch", "dirichlet(0.3)", 100, 0.1, epochs=1),
         ),
         "accuracy 0.9", {"K": 8, "rounds": 24, "batch": 16, "tries": 8, "repeats": 5},
     ),
@@ -189,12 +201,15 @@ def compare_all(
             chosen: dict[str, Any] = {"clients": kind.number, "split": kind.split}
             if kind.split == "natural":
                 chosen = {"clients": owners}
+            options = case.options
+            if kind.epochs is not None:
+                options = {k: v for k, v in options.items() if k != "K"} | {"epochs": kind.epochs}
             for link in LINKS:
                 before = time.monotonic()
                 found = compare(
-                    task, NETWORK_METHODS, target=case.target, participation=kind.participation,
+                    task, kind.methods, target=case.target, participation=kind.participation,
                     link=link, out=folder / f"{case.name}-{place}", jobs=1,
-                    **chosen, **case.options,
+                    **chosen, **options,
                 )  # fmt: skip
                 seconds = time.monotonic() - before
                 print(f"{case.name}, {kind.name}, {link}: {found.runs} runs, {seconds:.0f} s")
@@ -276,7 +291,7 @@ def wins(found: Found) -> str:
         "|---" + "|---:" * (1 + len(columns)) + "|",
     ]
     table = []
-    for method in NETWORK_METHODS:
+    for method in (*METHODS, "fednova"):
         costs = {
             name: [(costs_of(c, axis).get(method), min(costs_of(c, axis).values(), default=None))
                    for c, axis in some]

@@ -34,8 +34,11 @@ class Piece:
     rule: str
     source: str
     after_server: bool = False  # of a memory
+    tuned: tuple[float, ...] = ()  # values of the first number that comparisons try
 
 
+# Momenta that comparisons try.
+MOMENTA = (0.3, 0.6, 0.8, 0.9, 0.95)
 # A local step of a client; g is a stochastic gradient at w unless a rule says otherwise.
 LOCAL_RULES = {
     "fedavg": Piece(lambda: FEDAVG, "w <- w - eta g", "arXiv 1602.05629"),
@@ -55,12 +58,15 @@ LOCAL_RULES = {
         "as fedac-i, with the alpha, beta and gamma of accelerated SGD",
         "arXiv 2006.08950",
     ),
-    "momentum": Piece(make_momentum, "u <- beta u + g; w <- w - eta u", "Polyak, 1964"),
+    "momentum": Piece(
+        make_momentum, "u <- beta u + g; w <- w - eta u", "Polyak, 1964", tuned=MOMENTA
+    ),
     "mimelite": Piece(
         make_mimelite,
         "w <- w - eta ((1-beta) g + beta u); u <- (1-beta) mean(G_m) + beta u, G_m the client's "
         "full gradient at the start of the round; the server rule does not move u",
         "arXiv 2008.03606",
+        tuned=MOMENTA,
     ),
     "dualavg": Piece(
         make_dualavg,
@@ -69,7 +75,10 @@ LOCAL_RULES = {
         "arXiv 2011.08474",
     ),
     "prox": Piece(
-        make_prox, "w <- w - eta (g + mu (w - x)), x the start of the round", "arXiv 1812.06127"
+        make_prox,
+        "w <- w - eta (g + mu (w - x)), x the start of the round",
+        "arXiv 1812.06127",
+        tuned=(0.001, 0.01, 0.1, 1.0),
     ),
     "gpa": Piece(
         make_gpa,
@@ -107,6 +116,7 @@ MEMORIES = {
         "g - h_m + a (y - x) instead of g; h_m <- h_m - a (y_m - x); h is the mean of all h_m; "
         "x <- mean(y_m) - h/a",
         "arXiv 2111.04263",
+        tuned=(0.001, 0.01, 0.1, 1.0),
     ),
     "average": Piece(
         with_average,
@@ -125,6 +135,7 @@ MEMORIES = {
         "a g + (1-a) D instead of g; D <- mean(x - y_m)/(K eta), K the mean number of steps",
         "arXiv 2106.10874",
         after_server=True,
+        tuned=(0.02, 0.05, 0.1, 0.3, 0.6),
     ),
     "cv": Piece(
         with_control_variates,

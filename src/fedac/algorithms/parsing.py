@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import astuple, fields, is_dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedac.algorithms.algorithm import Algorithm
 from fedac.algorithms.catalog import LOCAL_RULES, MEMORIES, SERVER_RULES, SYNONYMS, WELL_KNOWN
@@ -292,29 +292,79 @@ def split_server_rule(method: str) -> tuple[list[str], ServerRule | None]:
     return kept, _make_server_rule(rules[0]) if rules else None
 
 
-def server_numbers(method: str) -> tuple[float | None, float | None]:
-    """Return the step size and the momentum of the server; None where it has no such number.
+class Numbers(NamedTuple):
+    """The numbers of a method that comparisons tune; None where it has no such number."""
 
-    >>> server_numbers("diloco"), server_numbers("fedexp"), server_numbers("fedavg")
-    ((0.7, 0.9), (None, None), (None, None))
-    """
-    _, rule = split_server_rule(method)
-    if rule is None or "moves" in rule.asks:  # which finds its own step
-        return None, None
-    return float(getattr(rule, _step_name(rule))), getattr(rule, "beta", None)
+    server_step: float | None = None
+    momentum: float | None = None  # of the server
+    piece: float | None = None  # the first number of a local rule or memory, such as a of feddyn
 
 
-def with_server_numbers(method: str, step: float, beta: float | None) -> Algorithm:
-    """Return a method with another server step size and, if not None, another momentum.
+def tuned_numbers(method: str) -> Numbers:
+    """Return the numbers of a method that comparisons tune.
 
-    >>> with_server_numbers("diloco", 1.4, None).name, with_server_numbers("diloco", 1.4, 0.6).name
-    ('fedavg+nesterov(1.4,0.9)', 'fedavg+nesterov(1.4,0.6)')
+    >>> tuned_numbers("diloco")
+    Numbers(server_step=0.7, momentum=0.9, piece=None)
+    >>> tuned_numbers("feddyn").piece, tuned_numbers("fedexp").server_step
+    (0.1, None)
     """
     others, rule = split_server_rule(method)
-    assert rule is not None, method
+    piece = _tuned_piece(others)
+    number = None if piece is None else _numbers_of(others[piece])[0]
+    if rule is None or "moves" in rule.asks:  # which finds its own step
+        return Numbers(piece=number)
+    return Numbers(float(getattr(rule, _step_name(rule))), getattr(rule, "beta", None), number)
+
+
+def values_to_try(method: str) -> tuple[float, ...]:
+    """Return the values that comparisons try for `Numbers.piece`.
+
+    >>> values_to_try("fedcm(0.2)+nesterov")
+    (0.02, 0.05, 0.1, 0.3, 0.6)
+    """
+    others, _ = split_server_rule(method)
+    piece = _tuned_piece(others)
+    return () if piece is None else _catalogued(others[piece]).tuned
+
+
+def with_numbers(method: str, numbers: Numbers) -> Algorithm:
+    """Return a method with other numbers; None leaves one as it is.
+
+    >>> with_numbers("diloco", Numbers(1.4, 0.6)).name
+    'fedavg+nesterov(1.4,0.6)'
+    >>> with_numbers("scaffold-m", Numbers(piece=0.3)).name
+    'fedavg+fedcm(0.3)+cv'
+    """
+    others, rule = split_server_rule(method)
+    piece = _tuned_piece(others)
+    if piece is not None and numbers.piece is not None:
+        _, *unchanged = _numbers_of(others[piece])
+        name = parse_piece(others[piece]).name
+        others[piece] = name + _write_numbers((numbers.piece, *unchanged))
+    if rule is None:
+        return compose(*others)
+    given = {_step_name(rule): numbers.server_step, "beta": numbers.momentum}
     changed: Any = rule
-    numbers = {_step_name(rule): step} | ({} if beta is None else {"beta": beta})
-    return compose(*others, replace(changed, **numbers))
+    known = {name: value for name, value in given.items() if value is not None}
+    return compose(*others, replace(changed, **known))
+
+
+def _tuned_piece(pieces: list[str]) -> int | None:
+    """Return the place of the first piece whose number comparisons tune."""
+    tuned = (i for i, piece in enumerate(pieces) if (found := _catalogued(piece)) and found.tuned)
+    return next(tuned, None)
+
+
+def _catalogued(piece: str) -> Any:
+    """Return a local rule or memory of the catalog; None for minibatch algorithms."""
+    name = parse_piece(piece).name
+    return (LOCAL_RULES | MEMORIES).get(SYNONYMS.get(name, name))
+
+
+def _numbers_of(piece: str) -> tuple[float, ...]:
+    """Return the numbers of a local rule or memory, typed or default."""
+    name = parse_piece(piece).name
+    return _bind(_catalogued(piece).make, piece, given=1 if name in MEMORIES else 0)
 
 
 def _step_name(rule: ServerRule) -> str:

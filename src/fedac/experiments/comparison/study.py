@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from fedac.algorithms import Algorithm, parsing
+from fedac.algorithms.catalog import MOMENTA
 from fedac.algorithms.checks import couple, needs_mu
-from fedac.algorithms.parsing import find_algorithm, server_numbers
+from fedac.algorithms.parsing import Numbers, find_algorithm, tuned_numbers, values_to_try
 from fedac.algorithms.server import Adaptive
 from fedac.data import Dataset
 from fedac.errors import InputError
@@ -51,7 +52,6 @@ from fedac.validate import Array
 SMALLEST, LARGEST = 2.0**-9, 2.0**3
 # Coarse grid of an adaptive server's step, in units of the distance to the optimum per coordinate.
 SMALLEST_MOVE, LARGEST_MOVE = 2.0**-10, 2.0**2
-MOMENTA = (0.3, 0.6, 0.8, 0.9, 0.95)
 MU_FACTORS = (1.0, 10.0, 100.0)
 # Of networks: step sizes around the best one of FedAvg in short runs, and mu likewise.
 NETWORK_ETAS = (2.0**-5, 2.0**3)
@@ -77,15 +77,15 @@ class Setting:
     server_step: float | None = None
     momentum: float | None = None
     mu_factor: float = 1.0  # times mu of the objective
+    piece: float | None = None  # the number of a local rule or memory
 
     @cached_property
     def algorithm(self) -> Algorithm:
-        """The method with this server step and momentum."""
-        if self.server_step is None:
+        """The method with these numbers."""
+        numbers = Numbers(self.server_step, self.momentum, self.piece)
+        if numbers in (Numbers(), tuned_numbers(self.method)):
             return find_algorithm(self.method)
-        if (self.server_step, self.momentum) == server_numbers(self.method):
-            return find_algorithm(self.method)
-        return parsing.with_server_numbers(self.method, self.server_step, self.momentum)
+        return parsing.with_numbers(self.method, numbers)
 
 
 Settings = dict[Variant, list[Setting]]
@@ -531,12 +531,12 @@ class Tuner:
         etas = (np.geomspace(*self.etas, n) / self.smoothness).tolist()
         if ":" in method:  # user-defined: its server rule is not known here
             return [Setting(method, eta) for eta in etas]
-        step, momentum = server_numbers(method)
+        step, momentum, piece = tuned_numbers(method)
         if step is None or not isinstance(parsing.split_server_rule(method)[1], Adaptive):
-            return [Setting(method, eta, step, momentum) for eta in etas]
+            return [Setting(method, eta, step, momentum, piece=piece) for eta in etas]
         # The clients' step size hardly changes the direction: tune the server's step.
         steps = (np.geomspace(SMALLEST_MOVE, LARGEST_MOVE, n) * self.distance).tolist()
-        return [Setting(method, eta / 8, _short(step), momentum) for step in steps]
+        return [Setting(method, eta / 8, _short(step), momentum, piece=piece) for step in steps]
 
     def _accepts(self, setting: Setting, K: int) -> bool:
         try:
@@ -554,6 +554,9 @@ def _neighbours(best: Setting, K: int, mu_factors: tuple[float, ...]) -> Iterato
         if level == 0 and needs_mu(best.algorithm, eta=best.eta, K=K):
             for mu in reversed(_adjacent(mu_factors, best.mu_factor)):
                 yield replace(best, mu_factor=mu)
+        if level == 0 and best.piece is not None:
+            for piece in _adjacent(values_to_try(best.method), best.piece):
+                yield replace(best, piece=piece)
         if step is not None:
             for times in (factor, 1 / factor):
                 yield replace(best, server_step=_short(step * times))
@@ -583,5 +586,5 @@ def _short(value: float) -> float:
 
 def _rounded(setting: Setting) -> tuple[float | None, ...]:
     """Return the numbers to three digits, so that sqrt(2)^2 is 2."""
-    numbers = (setting.eta, setting.server_step, setting.momentum, setting.mu_factor)
+    numbers = (setting.eta, setting.server_step, setting.momentum, setting.mu_factor, setting.piece)
     return tuple(None if value is None else float(f"{value:.3g}") for value in numbers)
