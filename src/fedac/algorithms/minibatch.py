@@ -37,6 +37,15 @@ def on_clients(algorithm: Algorithm) -> Algorithm:
     )
 
 
+def takes_one_batch(algorithm: Algorithm) -> bool:
+    """Return whether a client computes all gradients of a round as one batch.
+
+    >>> takes_one_batch(MB_SGD), takes_one_batch(on_clients(MB_SGD)), takes_one_batch(FEDAVG)
+    (True, True, False)
+    """
+    return algorithm.minibatch or isinstance(getattr(algorithm.enter, "__self__", 0), _OnClients)
+
+
 @dataclass(frozen=True)
 class _OnClients:
     rule: Algorithm

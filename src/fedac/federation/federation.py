@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,6 +18,44 @@ from fedac.objectives.base import Objective, RowNumbers
 from fedac.validate import Array, require_positive
 
 F = TypeVar("F", bound=Objective)
+
+
+class Update(NamedTuple):
+    """A step of the server, and the clients whose messages it takes."""
+
+    span: Span
+    members: RowNumbers  # ascending; a client may be there twice
+    versions: RowNumbers  # of the server that each started from: how many steps it had taken
+    steps: RowNumbers  # local steps of each
+    draws: Span  # whose rows and random numbers each draws; of numbers, or arrays of them
+
+    @property
+    def staleness(self) -> RowNumbers:
+        """How many steps the server has taken since each client started."""
+        return self.span.number - self.versions
+
+    @property
+    def equal_steps(self) -> bool:
+        """Whether all take the same number of local steps."""
+        return bool((self.steps == self.steps[:1]).all())
+
+    def part(self, some: RowNumbers) -> Update:
+        """Return the update with some of its members only."""
+        given: Any = self.draws
+        draws = Span(*(each[some] if np.ndim(each) else each for each in given))
+        return Update(self.span, self.members[some], self.versions[some], self.steps[some], draws)
+
+    def passes(self, *, by_version: bool = False) -> Iterator[RowNumbers]:
+        """Yield places of members to run together, so that no client is in one pass twice.
+
+        With `by_version`, all clients of a pass started from the same version.
+        """
+        again = np.zeros(len(self.members), np.int64)  # works of a client are neighbours, in order
+        for i in np.flatnonzero(self.members[1:] == self.members[:-1]) + 1:
+            again[i] = again[i - 1] + 1
+        keys = np.stack([again, self.versions if by_version else 0 * again], axis=1)
+        for key in np.unique(keys, axis=0):
+            yield np.flatnonzero((keys == key).all(axis=1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +133,17 @@ class Federation:
         sizes = self.sizes(members).astype(np.float64)
         return np.asarray(sizes / sizes.sum())
 
-    def share(self, r: int) -> float:
-        """Return the total weight of the clients in round r; all clients together weigh 1."""
-        if self.count is None:
-            return 1.0
+    def update(self, this_round: Span) -> Update:
+        """Return a round in which all clients work from the server's last version."""
+        members = self.members(this_round.number)
+        versions = np.full(len(members), this_round.number)
+        return Update(this_round, members, versions, self.steps(members, this_round), this_round)
+
+    def share(self, members: RowNumbers) -> float:
+        """Return the total weight of these clients; all clients together weigh 1."""
         if self.equal_weights:
-            return self.count / self.M
-        return float(self.sizes(self.members(r)).sum() / self.n)
+            return len(members) / self.M
+        return float(self.sizes(members).sum() / self.n)
 
     def mean(self, values: Array, members: RowNumbers) -> Array:
         """Return the weighted mean of an array with a row for each of these clients."""
@@ -108,10 +151,10 @@ class Federation:
             return np.asarray(values.mean(axis=0))
         return np.asarray(self.weights(members) @ values)
 
-    def work(self, objective: Objective, members: RowNumbers, this_round: Span) -> ClientGradients:
-        """Return the gradients that these clients take in a round."""
-        orders = None if self.epochs is None else self.batches(members, this_round)
-        return ClientGradients(self, objective, members, this_round, orders)
+    def work(self, objective: Objective, update: Update) -> ClientGradients:
+        """Return the gradients that the clients of an update take."""
+        batches = None if self.epochs is None else self.batches(update.members, update.draws)
+        return ClientGradients(self, objective, update, batches)
 
     def gradients(
         self, objective: Objective, W: Array, members: RowNumbers, step: int | RowNumbers
@@ -165,15 +208,17 @@ class Federation:
         An array if all steps have the same number of rows, else lists.
         """
         if self.epochs is not None:
-            return [self._epochs_of(m, this_round.number) for m in members.tolist()]
+            numbers = np.broadcast_to(this_round.number, len(members)).tolist()
+            pairs = zip(members.tolist(), numbers, strict=True)
+            return [self._epochs_of(m, number) for m, number in pairs]
         counts = self.steps(members, this_round)
         if self.batch is None:
             everything = np.arange(self.n)
             own = self.clients.rows_of if self.clients is not None else lambda m: everything
-            pairs = zip(members.tolist(), counts.tolist(), strict=True)
-            return [[own(m)] * count for m, count in pairs]
+            each = zip(members.tolist(), counts.tolist(), strict=True)
+            return [[own(m)] * count for m, count in each]
         firsts = np.broadcast_to(self.first_steps(members, this_round), len(members))
-        if self.equal_steps:
+        if (counts == counts[0]).all():
             return self._drawn(members, firsts[:, None] + np.arange(counts[0]))
         every = zip(members.tolist(), firsts.tolist(), counts.tolist(), strict=True)
         return [
@@ -200,6 +245,13 @@ class Federation:
             found += [order[first : first + batch] for first in range(0, len(rows), batch)]
         return found
 
+    def queries_of(self, update: Update) -> int:
+        """Return the number of single-row gradients of the local steps of an update."""
+        sizes = self.sizes(update.members)
+        if self.epochs is not None:
+            return int(sizes.sum()) * self.epochs
+        return int(((sizes if self.batch is None else self.batch) * update.steps).sum())
+
     def queries(self, this_round: Span) -> int:
         """Return the number of single-row gradients that one run takes in a round."""
         if self.epochs is not None:
@@ -223,25 +275,24 @@ class Federation:
 
 @dataclass(frozen=True)
 class ClientGradients:
-    """The gradients that some clients take in a round."""
+    """The gradients that the clients of an update take."""
 
     federation: Federation
     objective: Objective
-    members: RowNumbers
-    this_round: Span
+    update: Update
     batches: Any = None  # of epochs: the rows of every step, by client
 
     def gradients(self, W: Array, active: RowNumbers, k: int) -> Array:
         """Return the gradients of step k = 0, 1, ... of members `active`, at its row of W each."""
         if self.batches is not None:
             return mean_gradients(self.objective, W, [self.batches[m][k] for m in active])
-        members = self.members[active]
-        steps = self.federation.first_steps(members, self.this_round) + k
-        return self.federation.gradients(self.objective, W, members, steps)
+        update = self.update.part(active)
+        steps = self.federation.first_steps(update.members, update.draws) + k
+        return self.federation.gradients(self.objective, W, update.members, steps)
 
     def full_gradients(self, W: Array) -> Array:
         """Return the gradient of all rows of each member, at its row of W."""
-        return self.federation.full_gradients(self.objective, W, self.members)
+        return self.federation.full_gradients(self.objective, W, self.update.members)
 
 
 def mean_gradients(objective: Objective, W: Array, batches: list[RowNumbers]) -> Array:

@@ -30,9 +30,11 @@ from fedac.validate import (
 )
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+LONG_SECONDS = SECONDS | {"min": 60.0, "h": 3600.0}
 BITS = {"bit": 1.0, "kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "kB": 8e3, "MB": 8e6, "GB": 8e9}
 UNITS = {"latency": SECONDS, "up": BITS, "down": BITS, "gradient": SECONDS, "row": SECONDS}
 STRAGGLER_STREAM = np.uint64(0x8CB92BA72F3D8DD7)  # any odd number with no pattern
+SPEED_STREAM = np.uint64(0xC2B2AE3D27D4EB4F)  # likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,9 @@ class Link:
     stragglers : str, optional
         ``"lognormal(s)"`` multiplies the local steps of each client in each round by e^(s z), where
         z is standard normal. The round waits for the slowest client.
+    speeds : str or sequence of float, optional
+        Factors of the time of each client's local steps, the same in all rounds: a number per
+        client, where 2 takes twice as long, or ``"lognormal(s)"`` for e^(s z).
 
     Examples
     --------
@@ -70,6 +75,7 @@ class Link:
     gradient: float = 0.0
     row: float = 0.0
     stragglers: str = ""
+    speeds: str | Sequence[float] = ""
 
     def __post_init__(self) -> None:
         for name, units in UNITS.items():
@@ -79,7 +85,12 @@ class Link:
             elif value != math.inf:  # no limit
                 value = require_positive(f"{name} (bits per second)", value)
             object.__setattr__(self, name, value)
-        _spread(self.stragglers)
+        _spread("stragglers", self.stragglers)
+        if isinstance(self.speeds, str):
+            _spread("speeds", self.speeds)
+        else:
+            factors = (require_positive("a client's speed", speed) for speed in self.speeds)
+            object.__setattr__(self, "speeds", tuple(factors))
 
     @classmethod
     def parse(cls, text: str) -> Link:
@@ -114,7 +125,9 @@ class Link:
     def __str__(self) -> str:
         texts = {name: _with_unit(getattr(self, name), units) for name, units in UNITS.items()}
         texts["stragglers"] = self.stragglers
-        shown = (name for name in texts if getattr(self, name) or name not in ("row", "stragglers"))
+        texts["speeds"] = self.speeds if isinstance(self.speeds, str) else _listed(self.speeds)
+        usual = ("row", "stragglers", "speeds")
+        shown = (name for name in texts if getattr(self, name) or name not in usual)
         return " ".join(f"{name}={texts[name]}" for name in shown)
 
     @property
@@ -132,7 +145,26 @@ class Link:
             text += f" plus {_with_unit(self.row, SECONDS, '', ' ')} per row"
         if self.stragglers:
             text += f", times {self.stragglers} in each round; it waits for the slowest client"
+        if self.speeds:
+            lasting = self.speeds if isinstance(self.speeds, str) else "a factor of its own"
+            text += f"; each client's steps take {lasting} times as long in the whole run"
         return text
+
+    def factors(self, seed: int, M: int) -> Array:
+        """Return by how much longer than usual each client's local steps take in the whole run."""
+        if not isinstance(self.speeds, str):
+            if len(self.speeds) != M:
+                raise InputError(f"speeds has {len(self.speeds)} numbers for {M} clients")
+            return np.array(self.speeds)
+        z = _normal(np.uint64(seed) ^ SPEED_STREAM, np.arange(M), 0)
+        return np.exp(_spread("speeds", self.speeds) * z)
+
+    def straggling(self, seed: int, members: npt.NDArray[np.int64], r: Any) -> Array:
+        """Return by how much longer than usual local steps of these clients take in round r."""
+        spread = _spread("stragglers", self.stragglers)
+        if not spread:
+            return np.ones(len(members))
+        return np.exp(spread * _normal(np.uint64(seed) ^ STRAGGLER_STREAM, members, r))
 
     def round_seconds(
         self, *, up: float, down: float, steps: float, rows: float = 1, slowest: float = 1.0
@@ -172,23 +204,28 @@ class Link:
         array([ 0., 21., 62.])
         """
         clients = (len(gaps), seed, M, M if taking_part is None else taking_part)
+        lasting = self.factors(seed, M) if self.speeds else 1.0
 
         def seconds(rows: npt.ArrayLike) -> Array:
             if np.shape(rows) not in ((), (M,)):
                 raise InputError(
                     f"rows must be one number, or one for each of {M} clients; got {np.size(rows)}"
                 )
-            return self.gradient + self.row * np.asarray(rows, np.float64)
+            return (self.gradient + self.row * np.asarray(rows, np.float64)) * lasting
 
         def slowest_of(each: Array) -> Array:
             longest = float(each.max())
-            paces = tuple(each / longest) if np.ptp(each) else ()
+            paces = tuple((each / longest).tolist()) if np.ptp(each) else ()
             return longest * slowest(self.stragglers, *clients, paces)
 
         lengths = np.asarray(gaps, np.float64)
-        if minibatch:
+        if minibatch and not self.speeds:
             longest = self.gradient + self.row * float(np.max(rows)) * lengths
             local = longest * slowest(self.stragglers, *clients)
+        elif minibatch:
+            local = np.zeros(len(lengths))
+            for gap in np.unique(lengths):
+                local = np.where(lengths == gap, slowest_of(seconds(rows * gap)), local)
         elif steps is None and first is None:
             local = lengths * slowest_of(seconds(rows))
         else:
@@ -210,31 +247,45 @@ def slowest(
     The result is a factor. `paces` has the relative duration of each client's usual step.
     Default: 1 for all.
     """
-    spread = _spread(stragglers)
+    spread = _spread("stragglers", stragglers)
     if not spread and (not paces or taking_part == M):
         return np.full(rounds, max(paces, default=1.0))
     usual = np.log(paces or np.ones(M))
     found = []
     for r in range(rounds):
         members = participants(seed, r, M, taking_part)
-        with np.errstate(over="ignore"):  # wrap-around is the point
-            streams = worker_key(np.uint64(seed) ^ STRAGGLER_STREAM, members.astype(np.uint64))
-            z = gaussians(mix(streams + np.uint64(r) * GOLDEN), 1)[:, 0]
+        z = _normal(np.uint64(seed) ^ STRAGGLER_STREAM, members, r)
         found.append((usual[members] + spread * z).max())
     return np.exp(found)
 
 
-def _spread(stragglers: str) -> float:
-    """Return s of "lognormal(s)", or 0 if there are no stragglers."""
-    if not stragglers:
+def _normal(stream: np.uint64, members: npt.NDArray[np.int64], counter: Any) -> Array:
+    """Return a standard normal number for each client and counter."""
+    with np.errstate(over="ignore"):  # wrap-around is the point
+        streams = worker_key(stream, members.astype(np.uint64))
+        return gaussians(mix(streams + np.asarray(counter).astype(np.uint64) * GOLDEN), 1)[:, 0]
+
+
+def _listed(speeds: Sequence[float]) -> str:
+    return f"[{', '.join(f'{speed:.12g}' for speed in speeds)}]"
+
+
+def _spread(name: str, given: str) -> float:
+    """Return s of "lognormal(s)", or 0 if nothing is given."""
+    if not given:
         return 0.0
     try:
-        name, (s,), _ = parse_piece(stragglers)
-        if name == "lognormal":
+        name_of_law, (s,), _ = parse_piece(given)
+        if name_of_law == "lognormal":
             return require_nonnegative("s", s)
     except ValueError:
         pass
-    raise InputError(f"stragglers must be lognormal(s) with s >= 0, got '{stragglers}'")
+    raise InputError(f"{name} must be lognormal(s) with s >= 0, got '{given}'")
+
+
+def parse_seconds(name: str, text: str) -> float:
+    """Return a time such as "30s" or "10min" in seconds."""
+    return require_nonnegative(name, _parse_number(name, text, LONG_SECONDS))
 
 
 def _parse_number(name: str, value: float | str, units: dict[str, float]) -> float:
@@ -248,7 +299,7 @@ def _parse_number(name: str, value: float | str, units: dict[str, float]) -> flo
             return float(Decimal(found[1]) * Decimal(str(factors[found[2].lower()])))
     except (ArithmeticError, KeyError):
         pass
-    example = "50ms" if units is SECONDS else "20Mbit"
+    example = "20Mbit" if units is BITS else "50ms"
     raise InputError(
         f"{name} is a number with a unit ({', '.join(units)}), such as {example}, got '{value}'"
     )
@@ -296,11 +347,18 @@ class Costs(NamedTuple):
 
 
 def run_costs(
-    *, bytes_up: int, bytes_down: int, gaps: Sequence[int], link: Link, **timing: Any
+    *,
+    bytes_up: int,
+    bytes_down: int,
+    gaps: Sequence[int],
+    link: Link,
+    messages: float = 1.0,
+    **timing: Any,
 ) -> Costs:
     """Return the costs of a run, given a client's traffic in a round.
 
-    `gaps` are the local steps of the rounds, `timing` other arguments of `Link.elapsed`.
+    `gaps` are the local steps of the rounds, `messages` how many a client that is always at work
+    sends in a round, and `timing` other arguments of `Link.elapsed`.
 
     >>> costs = run_costs(bytes_up=4000, bytes_down=4000, gaps=(2, 2), link=Link(gradient=0.5))
     >>> costs.bytes, costs.seconds
@@ -308,7 +366,8 @@ def run_costs(
     """
     rounds = np.arange(len(gaps) + 1)
     seconds = link.elapsed(up=bytes_up, down=bytes_down, gaps=tuple(gaps), **timing)
-    return Costs(rounds, rounds * (bytes_up + bytes_down), seconds)
+    sent = np.round(rounds * messages).astype(np.int64)
+    return Costs(rounds, sent * (bytes_up + bytes_down), seconds)
 
 
 def megabytes_sent(bytes_up: int, rounds: int, *, present: int, M: int) -> float:

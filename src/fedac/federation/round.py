@@ -118,6 +118,34 @@ def squared_moves(algorithm: Algorithm, values: State, sequences: State) -> Vect
     return total
 
 
+def arrive(
+    algorithm: Algorithm, message: State, sequences: State, current: State, scale: Vector
+) -> State:
+    """Return a message to older sequences as it counts for the current ones.
+
+    Points count by their moves, times `scale`; changes and means as they are.
+
+    >>> from fedac.algorithms import get
+    >>> arrive(get("scaffold"), (2.0, 0.5), sequences=(3.0, 1.0), current=(1.0, 1.0), scale=0.5)
+    (0.5, 0.5)
+    """
+    named = dict(zip(algorithm.sequences, zip(sequences, current, strict=True), strict=True))
+    found = []
+    for name, value in zip(algorithm.sent, message, strict=True):
+        old, new = named[name]
+        found.append(new + scale * (value - old) if name in algorithm.points else value)
+    return tuple(found)
+
+
+def staleness_scale(staleness: Vector) -> Vector:
+    """Return how much moves count that are so many server steps old (arXiv 2106.06539).
+
+    >>> staleness_scale(0.0), staleness_scale(3.0)
+    (1.0, 0.5)
+    """
+    return (1 + staleness) ** -0.5
+
+
 def require_weighting(weighting: str) -> str:
     """Return a weighting; raise InputError if it is unknown."""
     if weighting not in WEIGHTINGS:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,9 @@ from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.cluster import import_ray
 from fedac.errors import InputError
 from fedac.federation.compression import FLOAT32
-from fedac.federation.federation import Federation
+from fedac.federation.federation import Federation, Update
 from fedac.federation.schedule import Decay, Schedule
+from fedac.federation.timeline import Timeline, Work
 from fedac.objectives.base import Objective
 from fedac.validate import Array, as_numbers, require_count, unknown_name
 
@@ -25,6 +27,7 @@ from fedac.validate import Array, as_numbers, require_count, unknown_name
 DIVERGED = 1e10
 
 ArrayState = tuple[Array, ...]
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,28 @@ class Problem:
     compile: bool = False
     device: str | None = None
     checkpoint: Path | None = None  # a file from which the same simulation continues
+    work: Work | None = None  # what durations follow from; None: they do not matter
+    timeline: Timeline | None = None  # None: rounds of all participants, as the federation says
+
+    @property
+    def queries(self) -> int:
+        """The number of single-row gradients of the local steps of one lane."""
+        if self.timeline is None:
+            return sum(map(self.federation.queries, self.schedule))
+        return sum(map(self.federation.queries_of, self.updates()))
+
+    def updates(self) -> Iterator[Update]:
+        """Yield the steps of the server."""
+        if self.timeline is not None:
+            return self.timeline.updates()
+        return map(self.federation.update, self.schedule)
+
+    def keep_versions(self, history: Mapping[int, V], now: int) -> dict[int, V]:
+        """Return what later server steps need of the versions before `now`."""
+        if self.timeline is None:
+            return {}
+        last = self.timeline.last_uses
+        return {version: each for version, each in history.items() if last[version] >= now}
 
 
 @dataclass(frozen=True, slots=True)

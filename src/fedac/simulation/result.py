@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -13,11 +13,13 @@ import numpy.typing as npt
 
 from fedac.algorithms import Algorithm
 from fedac.algorithms.hyperparameters import Hyperparameters
+from fedac.algorithms.minibatch import takes_one_batch
 from fedac.errors import InputError, NoOptimumError
 from fedac.federation.compression import FLOAT32, bytes_down, bytes_of, bytes_up
 from fedac.federation.federation import Federation
 from fedac.federation.link import DEFAULT_LINK, Costs, Link, as_link, megabytes_sent, run_costs
 from fedac.federation.schedule import Schedule
+from fedac.federation.timeline import Timeline, Work
 from fedac.objectives import HeldOut, Objective, Optimum, optimum
 from fedac.plotting import styles
 from fedac.simulation.problem import ArrayState, Problem, Snapshot
@@ -82,6 +84,8 @@ class Run:
         Whether a round is one step on all its samples.
     full_gradient : bool
         Whether a round also takes the gradient of all rows of every client.
+    timeline : Timeline or None
+        Who worked when, if the simulation had a link, a mode or an availability.
     """
 
     algorithm: str
@@ -100,6 +104,7 @@ class Run:
     minibatch: bool
     full_gradient: bool = False
     buffers: Array | None = None
+    timeline: Timeline | None = None
 
     @property
     def test_loss(self) -> Array:
@@ -151,6 +156,7 @@ class Result:
     runs: tuple[Run, ...]
     gradient_queries: int
     seconds: float
+    work: Work | None = None  # link, mode and availability, if there is a timeline
 
     def __repr__(self) -> str:
         """Summarize the result in a few lines."""
@@ -238,18 +244,52 @@ class Result:
         """Return the rounds before each record of a run."""
         return np.searchsorted(np.cumsum((0, *self.schedule.gaps)), run.steps)
 
+    @property
+    def timeline(self) -> pd.DataFrame:
+        """Who worked when: a row for every work of a client (see `Run.timeline` for pictures).
+
+        Methods whose messages have other sizes may have another timeline: a first column then names
+        the first method of each.
+        """
+        import pandas as pd
+
+        different: dict[int, Run] = {}
+        for run in self.runs:
+            if run.timeline is None:
+                raise InputError("without link=, mode= or availability= there is no timeline")
+            different.setdefault(id(run.timeline), run)
+        frames = [one.timeline.to_frame() for one in different.values() if one.timeline]
+        if len(frames) > 1:
+            for frame, one in zip(frames, different.values(), strict=True):
+                frame.insert(0, "algorithm", one.algorithm)
+        return pd.concat(frames, ignore_index=True)
+
     def megabytes_of(self, run: Run) -> Array:
         """Return the megabytes of a client that is present in every round, before each record."""
         return self._costs(run, Link()).megabytes[self.rounds_of(run)]
 
-    def seconds_of(self, run: Run, link: Link | str) -> Array:
-        """Return the seconds before each record of a run on a link."""
-        seconds: Array = self._costs(run, as_link(link)).seconds[self.rounds_of(run)]
-        return seconds
+    def seconds_of(self, run: Run, link: Link | str | None = None) -> Array:
+        """Return the seconds before each record of a run on a link.
+
+        Default: the link that the simulation had.
+        """
+        rounds = self.rounds_of(run)
+        if run.timeline is None or self.work is None:
+            if link is None:
+                raise InputError("seconds need a link, such as 'wan'")
+            seconds: Array = self._costs(run, as_link(link)).seconds[rounds]
+            return seconds
+        if link is not None and as_link(link) != self.work.link:
+            raise InputError(
+                f"this run has its times from link='{self.work.link}': simulate again with another"
+            )
+        return run.timeline.seconds[rounds]
 
     def _costs(self, run: Run, link: Link) -> Costs:
+        share = 1.0 if self.work is None else self.work.messages_a_place(self.federation)
         return run_costs(
-            bytes_up=run.bytes_up, bytes_down=run.bytes_down, gaps=self.schedule.gaps, link=link,
+            bytes_up=run.bytes_up, bytes_down=run.bytes_down, messages=share, link=link,
+            gaps=self.schedule.gaps,
             **self.federation.timing(minibatch=run.minibatch, full_gradient=run.full_gradient),
         )  # fmt: skip
 
@@ -290,7 +330,7 @@ class Result:
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
     def plot(
-        self, ax: Axes | None = None, *, against: str = "rounds", link: Link | str = DEFAULT_LINK
+        self, ax: Axes | None = None, *, against: str = "rounds", link: Link | str | None = None
     ) -> Axes:
         """Plot suboptimality against rounds, one line per run, and return the axes.
 
@@ -302,6 +342,8 @@ class Result:
             "megabytes": self.megabytes_of,
             "seconds": lambda run: self.seconds_of(run, link),
         }
+        if link is None and self.work is None:
+            link = DEFAULT_LINK
         cost_of = look_up("axis", against, costs)
         if ax is None:
             import matplotlib.pyplot as plt
@@ -410,11 +452,11 @@ class Recorder:
             state=snapshot.state,
         )
 
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self, timelines: Mapping[int, Timeline | None]) -> tuple[Run, ...]:
         """Return a run for every lane that has a record."""
-        return tuple(self._run(i) for i, trace in enumerate(self._traces) if trace)
+        return tuple(self._run(i, timelines[i]) for i, trace in enumerate(self._traces) if trace)
 
-    def _run(self, index: int) -> Run:
+    def _run(self, index: int, timeline: Timeline | None) -> Run:
         lane, last = self.problem.lanes[index], self._last[index]
         steps, loss, *on_test = map(np.array, zip(*self._traces[index], strict=True))
         algorithm, federation = lane.algorithm, self.problem.federation
@@ -435,7 +477,8 @@ class Recorder:
             megabytes_per_worker=sent,
             bytes_up=up,
             bytes_down=down,
-            minibatch=algorithm.minibatch,
+            minibatch=takes_one_batch(algorithm),
             full_gradient="gradient" in algorithm.asks,
             buffers=last.buffers,
+            timeline=timeline,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,21 +15,24 @@ import numpy.typing as npt
 
 from fedac.algorithms import ALGORITHMS, Algorithm, checks, expand
 from fedac.algorithms import get as get_algorithm
-from fedac.algorithms.minibatch import on_clients
+from fedac.algorithms.minibatch import on_clients, takes_one_batch
 from fedac.data import Clients, Dataset
 from fedac.data.registry import load_with_test
 from fedac.data.splits import as_clients
 from fedac.errors import InputError, NotAcceleratedWarning, StepSizeWarning
+from fedac.federation.availability import Availability
 from fedac.federation.federation import Federation, make_federation, minimized
+from fedac.federation.link import DEFAULT_LINK, Link, as_link
 from fedac.federation.schedule import Decay, Schedule
 from fedac.federation.spec import FLOAT32, OptionSet, Spec
 from fedac.federation.spec_checks import check_spec
+from fedac.federation.timeline import Mode, Work, make_timeline
 from fedac.objectives import HeldOut, Objective
 from fedac.objectives.linear_model import DataObjective
 from fedac.objectives.losses import choose_loss, objective_of, targets_of
 from fedac.simulation.engines import start_engine
-from fedac.simulation.problem import Lane, Problem, start_point
-from fedac.simulation.result import Record, Recorder, Result
+from fedac.simulation.problem import Lane, Problem, Snapshot, start_point
+from fedac.simulation.result import Record, Recorder, Result, traffic
 from fedac.validate import Array, refuse_keywords, require_count, require_positive
 
 # Problem, algorithms, step sizes and clients may be objects, which enter as they are.
@@ -85,6 +88,10 @@ def simulate(
     seed: int = 1,
     test: Any = None,
     test_clients: float | None = None,
+    link: Link | str | None = None,
+    mode: str = "rounds",
+    availability: Any = "always",
+    oversample: float = 1.0,
     loss: str | None = None,
     l2: float | None = None,
     intercept: bool = False,
@@ -163,6 +170,20 @@ def simulate(
         also a share of the rows to hold out, such as 0.2, a file or a table.
     test_clients : float, optional
         With data: a share of the clients to hold out instead; they are not trained on.
+    link : Link or str, optional
+        The network between clients and server, and the speed of clients, such as "wan". With a link
+        the result has a timeline, and with another mode the link decides whose messages count.
+        Default: "wan" for all modes but "rounds".
+    mode : str
+        How the server waits: "rounds" for all clients of a round, "until(10s)" likewise, with as
+        many local steps as each client takes in this time, "deadline(30s)" for those that reply in
+        time, or "buffer(10)", asynchronously, for any ten messages. `rounds` counts steps of the
+        server.
+    availability : str or table
+        When clients are available: "always", "share(0.1)" of the time, "diurnal(8, 24)", or rows of
+        client, from and to in seconds. Work of a client that goes away is lost.
+    oversample : float
+        With a deadline: how many clients to start, relative to those wanted.
     loss : str, optional
         With data: the loss by name, as for ``fedac run --loss``.
     l2 : float, optional
@@ -291,12 +312,19 @@ def simulate(
             raise InputError("K of every client needs rounds, the length of the run")
         federation = replace(federation, local_steps=_steps_of_clients(own_steps, federation.M))
     schedule = schedule or make_schedule(spec, federation)
+    work = None
+    if link is not None or (mode, availability, oversample) != ("rounds", "always", 1.0):
+        work = Work(
+            link=DEFAULT_LINK if link is None else as_link(link), mode=Mode.parse(mode),
+            availability=Availability.parse(availability), oversample=oversample,
+        )  # fmt: skip
     if record_every is None:
         spec = replace(spec, record_every=max(1, schedule.T // 8))
     problem = make_problem(
         spec, objective, federation, _pairs(algorithm, eta), schedule=schedule, start=start,
         on_progress=on_progress, on_compile=on_compile, threads=threads, on=on, backend=backend,
         compile=compile, device=device, checkpoint=None if checkpoint is None else Path(checkpoint),
+        work=work,
     )  # fmt: skip
     warn_about(problem)
     return run_problem(problem, engine=engine, callbacks=callbacks, test=test)
@@ -340,6 +368,7 @@ def make_problem(
     *,
     schedule: Schedule | None = None,
     start: npt.ArrayLike | None = None,
+    work: Work | None = None,
     **how: Any,
 ) -> Problem:
     """Build what an engine gets, with a lane for each pair of an algorithm and a step size.
@@ -347,15 +376,18 @@ def make_problem(
     `how` are the fields of a `Problem` that do not belong to a Spec.
     """
     pairs, schedule = list(pairs), schedule or make_schedule(spec, federation)
+    asynchronous = work is not None and work.is_asynchronous
     objective = minimized(objective, federation.clients, federation.weighting)
     # A network has neither mu nor L.
     own: float = getattr(objective, "strong_convexity", 0.0)
     mu = spec.mu or own
     if objective.is_network and not mu:
         _require_no_mu(pairs, schedule.K)
+    messages = spec.wire != FLOAT32 or asynchronous
+    pairs = [(on_clients(a) if messages and a.minibatch else a, eta) for a, eta in pairs]
     return Problem(
         objective=objective,
-        lanes=tuple(_lane(spec, federation, *pair, mu=mu, K=schedule.K) for pair in pairs),
+        lanes=tuple(_lane(federation, *pair, mu=mu, K=schedule.K) for pair in pairs),
         federation=federation,
         schedule=schedule,
         start=start_point(objective, start, spec.seed),
@@ -363,6 +395,7 @@ def make_problem(
         wire=spec.wire,
         precision=spec.precision,
         mu=mu,
+        work=work,
         **how,
     )
 
@@ -379,11 +412,8 @@ def _require_no_mu(pairs: Sequence[tuple[Algorithm, float | Decay]], K: int) -> 
 
 
 def _lane(
-    spec: Spec, federation: Federation, algorithm: Algorithm, eta: float | Decay, *, mu: float,
-    K: int,
-) -> Lane:  # fmt: skip
-    if spec.wire != FLOAT32 and algorithm.minibatch:
-        algorithm = on_clients(algorithm)
+    federation: Federation, algorithm: Algorithm, eta: float | Decay, *, mu: float, K: int
+) -> Lane:
     first = eta.start if isinstance(eta, Decay) else eta
     if hasattr(checks.couple(algorithm, eta=first, mu=mu, K=K), "K"):
         # It divides all clients' moves by this number: with one below half of a client's steps,
@@ -414,11 +444,15 @@ def run_problem(
 
     for lane in problem.lanes:
         lane.algorithm.require_all(some=problem.federation.count is not None)
+        if problem.work is not None:
+            _check_mode(lane.algorithm, problem.work)
     _check_own_algorithms(problem.lanes, problem.start)
-    chosen, problem, snapshots = start_engine(
-        replace(problem, on_progress=count, live=bool(callbacks)), engine
-    )
+    problem = replace(problem, on_progress=count, live=bool(callbacks))
+    parts = with_timelines(problem)
+    chosen, settled, snapshots = _start_all(parts, engine)
+    problem = replace(problem, backend=settled.backend, threads=settled.threads)
     recorder = Recorder(problem, callbacks, held_out(problem.objective, test))
+    timelines = {index: part.timeline for lanes, part in parts for index in lanes}
 
     def result(queries: int) -> Result:
         return Result(
@@ -428,7 +462,8 @@ def run_problem(
             wire=problem.wire,
             engine=chosen,
             backend=problem.backend,
-            runs=recorder.runs(),
+            runs=recorder.runs(timelines),
+            work=problem.work,
             gradient_queries=queries,
             seconds=0.0 if started is None else time.perf_counter() - started,
         )
@@ -442,8 +477,65 @@ def run_problem(
                 recorder.add(together)
     except KeyboardInterrupt:
         raise SimulationInterrupted(result(queries)) from None
-    made = sum(map(problem.federation.queries, problem.schedule)) * len(problem.lanes)
-    return result(made)
+    return result(sum(part.queries * len(part.lanes) for _, part in parts))
+
+
+Part = tuple[list[int], Problem]
+"""Some lanes of a problem, as a problem of their own."""
+
+
+def with_timelines(problem: Problem) -> list[Part]:
+    """Split a problem into parts whose lanes have the same timeline, and compute it.
+
+    Methods that send the same number of bytes, and compute as much, have the same timeline.
+    """
+    if problem.work is None:
+        return [([*range(len(problem.lanes))], problem)]
+    together: dict[Work, list[int]] = {}
+    for index, lane in enumerate(problem.lanes):
+        up, down = traffic(lane.algorithm, problem.objective, problem.wire)
+        work = replace(
+            problem.work, up=up, down=down, minibatch=takes_one_batch(lane.algorithm),
+            full_gradient="gradient" in lane.algorithm.asks,
+        )  # fmt: skip
+        together.setdefault(work, []).append(index)
+    return [
+        (
+            lanes,
+            replace(
+                problem, lanes=tuple(problem.lanes[i] for i in lanes), work=work,
+                timeline=make_timeline(problem.federation, problem.schedule, work),
+            ),
+        )
+        for work, lanes in together.items()
+    ]  # fmt: skip
+
+
+def _start_all(
+    parts: list[Part], engine: str | None
+) -> tuple[str, Problem, Generator[list[Snapshot]]]:
+    """Start the engine of every part; their snapshots come one part after the other."""
+    started = [(lanes, *start_engine(part, engine)) for lanes, part in parts]
+
+    def snapshots() -> Generator[list[Snapshot]]:
+        for lanes, _, _, found in started:
+            with closing(found):
+                for together in found:
+                    yield [replace(one, lane=lanes[one.lane]) for one in together]
+
+    _, chosen, settled, _ = started[0]
+    return chosen, settled, snapshots()
+
+
+def _check_mode(algorithm: Algorithm, work: Work) -> None:
+    """Raise InputError if a method cannot run in a mode."""
+    if not (work.mode == Mode() and work.availability.is_always):
+        algorithm.require_all(some=True)
+    if work.is_asynchronous and algorithm.pooled:
+        raise InputError(
+            f"'{algorithm.name}' does not run in mode='{work.mode}': its server keeps the sum of "
+            "all moves, and stale moves count less there; use rounds, a deadline, or 'cv'"
+        )
 
 
 def warn_about(problem: Problem) -> None:

@@ -45,6 +45,8 @@ from fedac.simulation.problem import Problem, Snapshot
 
 def refuse(problem: Problem) -> str | None:
     """Reject all but linear models and algorithms that are linear in state and gradient."""
+    if problem.timeline is not None:
+        return "a timeline needs the reference engine"
     try:
         split(problem.objective)
         for lane in problem.lanes:
@@ -206,7 +208,7 @@ def _rounds(context: Context) -> Generator[list[Snapshot]]:
             if broadcast:
                 members = federation.members(r)
                 steps = federation.weights(members) @ federation.steps(members, this_round)
-                this = replace(this, share=federation.share(r), steps=float(steps))
+                this = replace(this, share=federation.share(members), steps=float(steps))
             for group, sequences in broadcast.items():
                 group.serve(sequences, this)
             step = t + gap

@@ -56,6 +56,8 @@ def refuse(problem: Problem) -> str | None:
     """Run networks, on this machine."""
     if problem.on:
         return "one network is simulated on one machine; spread runs with a sweep on Ray"
+    if problem.timeline is not None:
+        return "a timeline needs the reference engine"
     return None
 
 
@@ -203,7 +205,7 @@ class Simulation:
             some = order[first : first + size]
             buffers = self._run_chunk(members[some], steps[some], weights[some], this_round)
             total_buffers += _weighted_sum(weights[some], buffers).to(self.wide)
-        this = RoundInfo(number=r, share=federation.share(r), steps=float(weights @ steps))
+        this = RoundInfo(number=r, share=federation.share(members), steps=float(weights @ steps))
         for group in self.groups:
             group.serve(this)
         if self.network.changing:

@@ -1,0 +1,238 @@
+"""When clients are available for work: always, by chance, by day and night, or as a table says.
+
+Times are whole nanoseconds from the start of the run, so that equal times are exactly equal.
+
+>>> tenth = Availability.parse("share(0.1, 10min)")
+>>> int(tenth.are_here(np.arange(1000), 0).sum())
+93
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedac.errors import InputError
+from fedac.federation.link import parse_seconds
+from fedac.federation.sampling import GOLDEN, mix, worker_key
+from fedac.validate import parse_piece, require_positive
+
+NANOSECONDS = 10**9  # in a second
+HOUR = 3600 * NANOSECONDS
+DAY = 24 * HOUR
+# How long a client of share(p) stays as it is, unless the second number says otherwise.
+PERIOD = 60.0
+KNOWN = "always, share(p), share(p, period), diurnal(hours, width), or a table of client, from, to"
+_STREAM = np.uint64(0xE7037ED1A0B428DB)  # any odd number with no pattern
+Times = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Availability:
+    """When each client is available; a client that goes away loses the work it is doing.
+
+    `text` is what `parse` was given; `seed` determines the chances.
+    """
+
+    text: str = "always"
+    seed: int = 0
+
+    @classmethod
+    def parse(cls, given: Any) -> Availability:
+        """Return availability given as text, or as a table: rows of client, from and to (seconds).
+
+        A table may be a CSV file with these three columns.
+        """
+        if isinstance(given, Availability):
+            return given
+        if not isinstance(given, str | Path):
+            return Table.of("table", given)
+        text = str(given).strip()
+        if text == "always":
+            return cls()
+        if "(" not in text and Path(text).is_file():
+            return Table.of(text, np.loadtxt(text, delimiter=",", skiprows=1, ndmin=2))
+        try:
+            name, first, *others = _parse(text)
+        except ValueError:
+            name, first, others = "", 0.0, []
+        if name == "share" and len(others) <= 1:
+            period = round((others or [PERIOD])[0] * NANOSECONDS)
+            if not 0 < first <= 1 or period < 1:
+                raise InputError(f"share(p, period) needs 0 < p <= 1 and a period, got '{text}'")
+            return Share(text, p=first, period=period)
+        if name == "diurnal" and len(others) == 1:
+            (width,) = others
+            if not 0 <= width <= 24:
+                raise InputError(f"width of diurnal is a number of hours up to 24, got {width:g}")
+            hours = round(require_positive("hours of diurnal", first) * HOUR)
+            return Diurnal(text, hours=hours, width=width)
+        raise InputError(f"availability is {KNOWN}; got '{text}'")
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def is_always(self) -> bool:
+        """Whether all clients are always available."""
+        return type(self) is Availability
+
+    def for_seed(self, seed: int) -> Availability:
+        """Return the same rule with other chances."""
+        return replace(self, seed=seed)
+
+    def leaves(self, clients: Times, start: Times, end: Any) -> Times:
+        """Return the first time from `start` on at which each client is away, at most `end`.
+
+        The result is `start` for a client that is away then, and `end` for one that stays.
+        """
+        return np.broadcast_to(np.asarray(end, np.int64), start.shape)
+
+    def returns(self, clients: Times, now: int) -> int | None:
+        """Return the first time after `now` at which any of these clients, all away, comes back."""
+        return None
+
+    def are_here(self, clients: Times, now: int) -> npt.NDArray[np.bool_]:
+        """Return whether each client is available at a time."""
+        start = np.full(len(clients), now, np.int64)
+        return np.asarray(self.leaves(clients, start, now + 1) > now)
+
+    def _chance(self, clients: Times, number: Any) -> npt.NDArray[np.float64]:
+        """Return a number in [0, 1) for each client and counter."""
+        with np.errstate(over="ignore"):  # wrap-around is the point
+            key = worker_key(np.array([self.seed], np.uint64) ^ _STREAM, clients.astype(np.uint64))
+            bits = mix(key + (np.asarray(number).astype(np.uint64) + np.uint64(1)) * GOLDEN)
+        return np.asarray(bits >> np.uint64(11)) * 2.0**-53
+
+
+ALWAYS = Availability()
+
+
+@dataclass(frozen=True, eq=False)
+class Share(Availability):
+    """In every period, each client is available with probability p, independently."""
+
+    p: float = 1.0
+    period: int = 60 * NANOSECONDS
+
+    def leaves(self, clients: Times, start: Times, end: Any) -> Times:
+        """Return the first time from `start` on at which each client is away, at most `end`."""
+        last = np.broadcast_to(np.asarray(end, np.int64), start.shape)
+        now = start.copy()
+        here = now < last
+        while here.any():
+            slot = now[here] // self.period
+            stays = self._chance(clients[here], slot) < self.p
+            now[here] = np.where(stays, np.minimum((slot + 1) * self.period, last[here]), now[here])
+            here[here] = stays & (now[here] < last[here])
+        return now
+
+    def returns(self, clients: Times, now: int) -> int | None:
+        """Return the first time after `now` at which any of these clients comes back."""
+        slot = now // self.period + 1
+        while not (self._chance(clients, slot) < self.p).any():
+            slot += 1
+        return slot * self.period
+
+
+@dataclass(frozen=True, eq=False)
+class Diurnal(Availability):
+    """Each client is available for some hours a day, from its own time of day on.
+
+    These times are spread evenly by chance over the first `width` hours of the day.
+    """
+
+    hours: int = DAY
+    width: float = 0.0
+
+    def _since(self, clients: Times, now: Any) -> Times:
+        """Return how long ago each client's window began."""
+        begins = np.floor(self._chance(clients, 0) * self.width * HOUR).astype(np.int64)
+        return np.asarray((now - begins) % DAY)
+
+    def leaves(self, clients: Times, start: Times, end: Any) -> Times:
+        """Return the first time from `start` on at which each client is away, at most `end`."""
+        if self.hours >= DAY:
+            return super().leaves(clients, start, end)
+        left = np.maximum(self.hours - self._since(clients, start), 0)
+        return np.asarray(np.minimum(start + left, end))
+
+    def returns(self, clients: Times, now: int) -> int | None:
+        """Return the first time after `now` at which any of these clients comes back."""
+        return int(now + (DAY - self._since(clients, now)).min())
+
+
+@dataclass(frozen=True, eq=False)
+class Table(Availability):
+    """Each client is available in the listed intervals."""
+
+    client: Times = ...  # type: ignore[assignment]
+    begin: Times = ...  # type: ignore[assignment]
+    end: Times = ...  # type: ignore[assignment]
+
+    @classmethod
+    def of(cls, text: str, rows: Iterable[Any]) -> Table:
+        """Read rows of client, from and to, in seconds; touching intervals become one."""
+        try:
+            table = np.asarray(getattr(rows, "values", rows), np.float64)
+        except (TypeError, ValueError):
+            table = np.zeros(0)
+        if table.ndim != 2 or table.shape[1] != 3 or not len(table):
+            raise InputError("availability as a table has rows of client number, from and to")
+        if not np.isfinite(table).all() or (table < 0).any() or (table[:, 2] <= table[:, 1]).any():
+            raise InputError("availability: every interval needs 0 <= from < to, in seconds")
+        if (table[:, 0] % 1).any():
+            raise InputError("availability: the first column is the number of the client, from 0")
+        client = table[:, 0].astype(np.int64)
+        begin, end = np.round(table[:, 1:].T * NANOSECONDS).astype(np.int64)
+        order = np.lexsort((begin, client))
+        joined: list[list[int]] = []
+        for m, a, b in zip(*(each[order].tolist() for each in (client, begin, end)), strict=True):
+            if joined and joined[-1][0] == m and a <= joined[-1][2]:
+                joined[-1][2] = max(joined[-1][2], b)
+            else:
+                joined.append([m, a, b])
+        columns = np.array(joined, np.int64).T
+        digest = f"{text}:{hash_of(columns)}"
+        return cls(digest, client=columns[0], begin=columns[1], end=columns[2])
+
+    def _interval(self, clients: Times, now: Times) -> tuple[npt.NDArray[np.bool_], Times]:
+        """Return whether each client is in an interval, and the place of its last begun one."""
+        firsts = np.searchsorted(self.client, clients)
+        lasts = np.searchsorted(self.client, clients, side="right")
+        place = firsts - 1
+        for i, (a, b) in enumerate(zip(firsts.tolist(), lasts.tolist(), strict=True)):
+            place[i] = a + np.searchsorted(self.begin[a:b], now[i], side="right") - 1
+        inside = (place >= firsts) & (now < self.end[place])
+        return inside, place
+
+    def leaves(self, clients: Times, start: Times, end: Any) -> Times:
+        """Return the first time from `start` on at which each client is away, at most `end`."""
+        inside, place = self._interval(clients, start)
+        return np.where(inside, np.minimum(self.end[place], end), start)
+
+    def returns(self, clients: Times, now: int) -> int | None:
+        """Return the first time after `now` at which any of these clients comes back."""
+        later = self.begin[(self.begin > now) & np.isin(self.client, clients)]
+        return int(later.min()) if later.size else None
+
+
+def hash_of(columns: Times) -> str:
+    """Return a short hash of a table, for the keys of stored runs."""
+    return hashlib.sha256(columns.tobytes()).hexdigest()[:12]
+
+
+def _parse(text: str) -> tuple[Any, ...]:
+    """Return the name and the numbers of "share(0.1, 10min)"; a period is a time."""
+    found = re.fullmatch(r"share\(([^,]*),(.*)\)", text)
+    if found is not None:
+        return "share", float(found[1]), parse_seconds("the period of share", found[2].strip())
+    piece = parse_piece(text)
+    return piece.name, *piece.positional, *piece.named.values()

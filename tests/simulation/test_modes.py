@@ -1,0 +1,275 @@
+"""Deadlines, availability and asynchronous rounds, against an event loop written plainly here."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import fedac
+from fedac import Link, simulate
+from fedac.errors import InputError
+from fedac.objectives import LeastSquares
+
+RNG = np.random.default_rng(3)
+D, MU, ETA, K = 4, 0.3, 0.1, 3
+X, Y = RNG.standard_normal((14, D)), RNG.standard_normal(14)
+OWNERS = np.array([0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 4, 4, 4])  # five clients of different sizes
+SPEEDS = [1.0, 2.0, 3.5, 1.25, 6.0]
+F = LeastSquares(X, Y, l2=MU)
+METHODS = ("fedavg", "fedac-i", "scaffold", "fedavg+nesterov(0.7,0.9)")
+LINK = Link(latency=0.25, gradient=1.0, speeds=SPEEDS)
+
+
+def gradient(m: int, w: np.ndarray) -> np.ndarray:
+    rows = m == OWNERS
+    return X[rows].T @ (X[rows] @ w - Y[rows]) / rows.sum() + MU * w
+
+
+class Plain:
+    """FedAvg, FedAc-I, SCAFFOLD and FedAvg with a Nesterov server, typed from their papers."""
+
+    def __init__(self, method: str, start: np.ndarray, weighting: str) -> None:
+        self.method, self.x = method, start.copy()
+        self.ag, self.c, self.u = start.copy(), np.zeros(D), np.zeros(D)
+        self.c_m = {m: np.zeros(D) for m in range(5)}
+        sizes = np.bincount(OWNERS)
+        self.p = sizes / sizes.sum() if weighting == "examples" else np.full(5, 0.2)
+
+    def broadcast(self) -> tuple[np.ndarray, ...]:
+        return self.x.copy(), self.ag.copy(), self.c.copy()
+
+    def work(self, m: int, sent: tuple[np.ndarray, ...], steps: int) -> tuple[np.ndarray, ...]:
+        x, ag, c = sent
+        if self.method == "fedac-i":
+            gamma = max(math.sqrt(ETA / (MU * K)), ETA)
+            alpha, beta = 1 / (gamma * MU), 1 / (gamma * MU) + 1
+            w = x.copy()
+            for _ in range(steps):
+                md = w / beta + (1 - 1 / beta) * ag
+                g = gradient(m, md)
+                ag = md - ETA * g
+                w = (1 - 1 / alpha) * w + md / alpha - gamma * g
+            return w - x, ag - sent[1], np.zeros(D)
+        y, total = x.copy(), np.zeros(D)
+        for _ in range(steps):
+            g = gradient(m, y)
+            total += g
+            y = y - ETA * (g - self.c_m[m] + c if self.method == "scaffold" else g)
+        change = total / steps - self.c_m[m]
+        if self.method == "scaffold":
+            self.c_m[m] = total / steps
+        return y - x, np.zeros(D), change
+
+    def step(self, arrived: list[tuple[int, tuple[np.ndarray, ...], int]]) -> None:
+        """Take a step of the server with messages (client, moves and change, staleness)."""
+        total = sum(self.p[m] for m, _, _ in arrived)
+        scaled = [(self.p[m] / total, (1 + t) ** -0.5, what) for m, what, t in arrived]
+        move, move_ag = (sum(p * s * what[i] for p, s, what in scaled) for i in (0, 1))
+        self.c = self.c + total * sum(p * what[2] for p, _, what in scaled)
+        if self.method.startswith("fedavg+nesterov"):
+            self.u = 0.9 * self.u - move
+            self.x = self.x - 0.7 * (0.9 * self.u - move)
+            return
+        self.x, self.ag = self.x + move, self.ag + move_ag
+
+    @property
+    def w(self) -> np.ndarray:
+        return self.ag if self.method == "fedac-i" else self.x
+
+
+def play_buffer(
+    plain: Plain, Z: int, updates: int, at_work: int, who: Callable[[float, list[int]], list[int]]
+) -> tuple[list[float], np.ndarray]:
+    """Play an asynchronous run, event by event, and return the times of the server's steps.
+
+    `who` chooses the clients that get free places at a time.
+    """
+    idle, busy, times, version, buffer = list(range(5)), [], [], 0, []
+    now = 0.0
+    while version < updates:
+        for m in who(now, idle)[: at_work - len(busy)]:
+            idle.remove(m)
+            heapq.heappush(busy, (now + 0.25 + K * SPEEDS[m], m, version, plain.broadcast()))
+        now = busy[0][0]
+        while busy and busy[0][0] == now and version < updates:
+            _, m, started, sent = heapq.heappop(busy)
+            idle.append(m)
+            # A client works again only after this, so its memory is that of its start.
+            buffer.append((m, plain.work(m, sent, K), started))
+            if len(buffer) == Z:
+                plain.step([(m, what, version - v) for m, what, v in buffer])
+                version, buffer = version + 1, []
+                times.append(now)
+    return times, plain.w
+
+
+def run(method, **options) -> fedac.Result:
+    usual = {"clients": OWNERS, "batch": "full", "K": K, "eta": ETA, "mu": MU, "link": LINK,
+             "precision": "float64", "start": np.ones(D), "engine": "reference"}  # fmt: skip
+    return simulate(F, method, **(usual | options))
+
+
+@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("Z", "at_work"), [(1, 5), (2, 5), (4, 5), (3, 3), (1, 2)])
+def test_asynchronous_rounds_are_those_of_a_plain_event_loop(Z, at_work, method, weighting) -> None:
+    result = run(method, mode=f"buffer({Z})", participation=at_work, rounds=25, weighting=weighting)
+    frame = result.timeline
+
+    def who(now: float, idle: list[int]) -> list[int]:
+        # All that may be chosen by chance: which of the idle clients start at this time.
+        started = frame.loc[np.isclose(frame["begun"], now, atol=1e-9), "client"].tolist()
+        assert {*started} <= {*idle}
+        return started
+
+    plain = Plain(method, np.ones(D), weighting)
+    times, w = play_buffer(plain, Z, 25, at_work, who)
+    (one,) = result.runs
+    np.testing.assert_allclose(one.timeline.seconds[1:], times, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(one.w, w, rtol=0, atol=1e-9)
+    if method == "scaffold":
+        mean = sum(p * plain.c_m[m] for m, p in enumerate(plain.p))
+        np.testing.assert_allclose(plain.c, mean, atol=1e-12)
+        np.testing.assert_allclose(one.state["c"], plain.c, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_deadline_loses_the_slow_clients(method, weighting) -> None:
+    # Steps of 1 to 6 seconds, three a round: 3.25, 6.25, 10.75, 4 and 18.25 seconds.
+    result = run(method, mode="deadline(11s)", rounds=20, weighting=weighting)
+    plain = Plain(method, np.ones(D), weighting)
+    for _ in range(20):
+        sent = plain.broadcast()
+        plain.step([(m, plain.work(m, sent, K), 0) for m in (0, 1, 2, 3)])
+    (one,) = result.runs
+    np.testing.assert_allclose(one.w, plain.w, rtol=0, atol=1e-9)
+    assert one.timeline.seconds.tolist() == [11.0 * r for r in range(21)]
+    assert (plain.c_m[4] == 0).all()  # the memory of a lost client does not change
+    assert result.timeline.query("lost")["client"].unique().tolist() == [4]
+
+
+def test_a_round_ends_when_the_wanted_number_has_replied() -> None:
+    result = run("fedavg", mode="deadline(30s)", oversample=1.7, participation=3, rounds=4,
+                 clients=OWNERS)  # fmt: skip
+    ends = result.timeline.groupby("version")["ended"]
+    assert (ends.count() == 5).all()  # ceil(1.7 * 3) = 6, but there are five clients
+    # The third to reply needs 6.25 seconds.
+    assert result.runs[0].timeline.seconds.tolist() == [0, 6.25, 12.5, 18.75, 25]
+    assert (result.timeline.query("not lost").groupby("update")["client"].count() == 3).all()
+
+
+def test_nobody_in_time_leaves_the_state_and_passes_the_time() -> None:
+    result = run("fedac-i", mode="deadline(2s)", rounds=3)
+    assert (result.best.w == 1).all()
+    assert result.seconds_of(result.best).tolist() == [0, 2, 4, 6]
+    assert (result.best.loss == result.best.loss[0]).all()
+
+
+@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+@pytest.mark.parametrize("method", METHODS)
+def test_everybody_takes_the_steps_that_fit(method, weighting) -> None:
+    result = run(method, mode="until(8s)", rounds=15, weighting=weighting)
+    plain = Plain(method, np.ones(D), weighting)
+    for _ in range(15):
+        sent = plain.broadcast()
+        fit = {m: int((8 - 0.25) // SPEEDS[m]) for m in range(5)}
+        assert list(fit.values()) == [7, 3, 2, 6, 1]
+        plain.step([(m, plain.work(m, sent, k), 0) for m, k in fit.items()])
+    np.testing.assert_allclose(result.best.w, plain.w, rtol=0, atol=1e-9)
+    assert (result.timeline["steps"].to_numpy()[:5] == [*fit.values()]).all()
+
+
+@pytest.mark.parametrize("mode", ["buffer(5)", "deadline(60s)", "rounds"])
+@pytest.mark.parametrize("batch", [1, "full"])
+def test_clients_of_one_speed_are_synchronous_to_the_last_bit(mode, batch) -> None:
+    methods = [*METHODS, "fedac-i+cv+nesterov(1,0.3)", "mimelite(0.9)", "fedexp", "fedcm(0.3)",
+               "fednova"]  # fmt: skip
+    options = {"rounds": 12, "batch": batch, "wire": "int8"}
+    usual = run(methods, link=None, **options)
+    found = run(methods, link=Link(gradient=1.0), mode=mode, **options)
+    for one, other in zip(usual.runs, found.runs, strict=True):
+        assert all((one.state[name] == other.state[name]).all() for name in one.state)
+        assert (one.loss == other.loss).all()
+
+
+def test_speeds_slow_rounds_down() -> None:
+    result = run("fedavg", rounds=4)
+    assert result.seconds_of(result.best).tolist() == [18.25 * r for r in range(5)]
+    usual = run("fedavg", rounds=4, link=None)
+    assert usual.seconds_of(usual.best, LINK) == pytest.approx(result.seconds_of(result.best))
+    assert (usual.best.w == result.best.w).all()
+
+
+def test_methods_of_other_sizes_have_other_timelines() -> None:
+    slow = Link(gradient=1.0, up=8 * 16 * D, speeds=SPEEDS)  # four bytes a number: 0.25 s a vector
+    result = run(["fedavg", "fedac-i"], mode="buffer(2)", rounds=10, link=slow)
+    alone = run("fedac-i", mode="buffer(2)", rounds=10, link=slow)
+    assert set(result.timeline["algorithm"]) == {"fedavg", "fedac-i"}
+    assert (result.runs[1].w == alone.best.w).all()
+    first, second = (one.timeline.seconds[1] for one in result.runs)
+    assert second == pytest.approx(first + 0.25)
+
+
+@pytest.mark.parametrize(
+    ("options", "saying"),
+    [
+        ({"mode": "buffer"}, r"mode is rounds, until\(10s\), deadline\(30s\) or buffer\(10\)"),
+        ({"mode": "buffer(0)"}, "the messages of a buffer must be"),
+        ({"mode": "buffer(2.5)"}, "mode is rounds"),
+        ({"mode": "buffer(6)"}, "more messages than the 5 clients"),
+        ({"mode": "deadline(-1s)"}, "the time of deadline"),
+        ({"mode": "deadline(10)"}, "a number with a unit"),
+        ({"mode": "buffer(2)", "oversample": 1.3}, "oversample is for mode='deadline"),
+        ({"mode": "deadline(9s)", "oversample": 0.5}, "oversample must be at least 1"),
+        ({"mode": "buffer(2)", "algorithm": "scaffnew"}, "needs all clients in every round"),
+        ({"mode": "buffer(2)", "algorithm": "feddyn"}, "stale moves count less"),
+        ({"mode": "until(9s)", "epochs": 1, "K": None}, "decides on the steps of every client"),
+        ({"mode": "until(9s)", "link": Link(latency=1.0)}, "local steps take time"),
+        ({"link": Link(gradient=1.0, speeds=[1, 2])}, "speeds has 2 numbers for 5 clients"),
+        ({"availability": "sometimes"}, "availability is always, share"),
+        ({"availability": "share(1.5)"}, "needs 0 < p <= 1"),
+        ({"availability": "diurnal(8)"}, "availability is always"),
+        ({"availability": [(0, 5, 3)]}, "0 <= from < to"),
+        ({"availability": [(0, 0, 3)]}, "ever available again"),
+        ({"availability": [(m, 0, 20) for m in range(5)]}, "after 18.25 seconds|after 20 seconds"),
+        ({"mode": "buffer(2)", "availability": "share(0.2, 100ms)"}, "ends before its client goes"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(options, saying) -> None:
+    method = options.pop("algorithm", "fedavg")
+    with pytest.raises(InputError, match=saying):
+        run(method, rounds=30, **options)
+
+
+def test_only_available_clients_work_and_who_leaves_loses_it() -> None:
+    table = [(0, 0, 100), (1, 0, 5), (1, 40, 300), (2, 0, 300), (3, 10, 12), (3, 12, 90), (4, 0, 9)]
+    result = run("scaffold", availability=table, mode="buffer(1)", rounds=40)
+    for work in result.timeline.itertuples():
+        inside = [a <= work.begun and work.ended <= b for m, a, b in
+                  [*table, (3, 10, 90)] if m == work.client]  # fmt: skip
+        assert any(inside)
+    frame = result.timeline
+    assert frame.query("client == 1 and begun == 0")["lost"].all()  # 6.25 seconds, but it left at 5
+    assert frame.query("client == 4")["lost"].all()
+    # A client that left gets new work when it is back.
+    assert 40 in frame.query("client == 1")["begun"].tolist()
+
+
+@pytest.mark.parametrize("availability", ["share(0.3, 40s)", "diurnal(6, 24)"])
+@pytest.mark.parametrize("mode", ["rounds", "deadline(12s)", "buffer(2)"])
+def test_chances_of_availability_are_kept(mode, availability) -> None:
+    hours = 0.0005 if "share" in availability else 1.0
+    link = Link(latency=0.25 * hours, gradient=2000.0 * hours / 100)
+    result = run("fedavg", availability=availability, mode=mode.replace("12s", "40min"),
+                 clients=None, M=40, participation=5, rounds=40, link=link, batch=1)  # fmt: skip
+    rule = fedac.federation.availability.Availability.parse(availability).for_seed(1)
+    for work in result.timeline.itertuples():
+        begun, ended = (np.array([round(t * 1e9)]) for t in (work.begun, work.ended))
+        leaves = int(rule.leaves(np.array([work.client]), begun, ended + 1)[0])
+        assert leaves >= ended[0] - 1 if not work.lost else True
+        assert leaves > begun[0]
