@@ -515,7 +515,9 @@ def _start_all(
     parts: list[Part], engine: str | None
 ) -> tuple[str, Problem, Generator[list[Snapshot]]]:
     """Start the engine of every part; their snapshots come one part after the other."""
-    started = [(lanes, *start_engine(part, engine)) for lanes, part in parts]
+    started = []
+    for lanes, part in parts:  # no comprehension, which would be a frame: warnings count them
+        started.append((lanes, *start_engine(part, engine)))
 
     def snapshots() -> Generator[list[Snapshot]]:
         for lanes, _, _, found in started:

@@ -50,7 +50,7 @@ def start_engine(
             continue
         if known == "reference" and reasons:
             text = f"running on the reference engine, up to 500 times slower: {reasons[0]}"
-            warnings.warn(text, SlowEngineWarning, stacklevel=4)
+            warnings.warn(text, SlowEngineWarning, stacklevel=5)
         if hasattr(engine, "settle"):
             problem = engine.settle(problem)
         return known, problem, engine.run(problem)

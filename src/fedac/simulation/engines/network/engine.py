@@ -403,7 +403,7 @@ class Simulation:
                 warnings.warn(
                     f"clients run one by one (backend='loop'), because {reason}",
                     SlowEngineWarning,
-                    stacklevel=6,
+                    stacklevel=7,
                 )
         self._backend = None
         return times
