@@ -224,7 +224,7 @@ def test_methods_of_other_sizes_have_other_timelines() -> None:
         ({"mode": "buffer(6)"}, "more messages than the 5 clients"),
         ({"mode": "deadline(-1s)"}, "the time of deadline"),
         ({"mode": "deadline(10)"}, "a number with a unit"),
-        ({"mode": "buffer(2)", "oversample": 1.3}, "oversample is for mode='deadline"),
+        ({"mode": "buffer(2)", "oversample": 1.3}, "oversample needs mode deadline"),
         ({"mode": "deadline(9s)", "oversample": 0.5}, "oversample must be at least 1"),
         ({"mode": "buffer(2)", "algorithm": "scaffnew"}, "needs all clients in every round"),
         ({"mode": "buffer(2)", "algorithm": "feddyn"}, "stale moves count less"),

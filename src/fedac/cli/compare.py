@@ -171,6 +171,8 @@ def _print_comparison(found: Comparison) -> None:
         cells = {"method": row.method + " with all clients" * (row.all_clients and some)}
         if len(spec.several("wire")) > 1:
             cells["wire"] = row.wire
+        if found.question.modes != ("rounds",):
+            cells["mode"] = row.mode
         cells |= {"K": str(row.K), "eta": "diverged" * row.diverged}
         if row.eta is not None:
             cells["eta"] = f"{row.eta:.3g}" + "*" * bool(row.edge)
@@ -194,7 +196,7 @@ def _print_comparison(found: Comparison) -> None:
         table.append(cells)
     console.print_table(
         table,
-        words={"method", "wire"},
+        words={"method", "wire", "mode"},
         title=found.title + (f", target {target}" if target is not None else ""),
         caption=" ".join([*notes, f"Link: {found.question.link}."]),
         bold=[number for number, row in enumerate(rows) if number == 0 or row.level],

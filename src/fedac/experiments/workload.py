@@ -20,9 +20,12 @@ from fedac.data.dataset import REAL
 from fedac.data.registry import OnProgress, load_with_test
 from fedac.data.splits import as_clients
 from fedac.errors import InputError
+from fedac.federation.availability import Availability
 from fedac.federation.federation import Federation, make_federation, minimized, taking_part
+from fedac.federation.link import as_link
 from fedac.federation.schedule import Decay
 from fedac.federation.spec import FULL, RunSpec, Spec
+from fedac.federation.timeline import Mode, Work
 from fedac.objectives import LeastSquares, Objective, optimum
 from fedac.objectives.losses import choose_loss, objective_of, targets_of
 from fedac.objectives.metrics import METRICS
@@ -103,6 +106,12 @@ class Workload:
     splits: dict[tuple[Any, Any], str]  # these hashes, by the Spec's clients and split
     test: Dataset | None
     model: str | None = None  # of a network, by its name
+    work: Work = field(default_factory=Work)  # link and availability; a run has its own mode
+
+    def work_of(self, spec: Spec) -> Work | None:
+        """Return what decides whose messages count in a run; None in rounds of all clients."""
+        found = replace(self.work, mode=Mode.parse(spec.mode))
+        return found if found.matters else None
 
     def cost(self, runs: Sequence[RunSpec]) -> Cost:
         """Predict the time for some runs of one group."""
@@ -175,7 +184,8 @@ class Workload:
             )
             for one in specs
         )
-        return make_problem(specs[0], self.objective, federation, pairs, **how)
+        work = self.work_of(specs[0])
+        return make_problem(specs[0], self.objective, federation, pairs, work=work, **how)
 
     def run(
         self,
@@ -269,7 +279,11 @@ def make_workload(spec: Spec, data: Dataset, test: Dataset | None = None) -> Wor
             splits[N, by] = found.fingerprint()
             clients[splits[N, by]] = found
     model = spec.model if isinstance(spec.model, str) else None
-    return Workload(objective, loss, algorithms, clients, splits, test, model)
+    work = Work(
+        link=as_link(spec.link), availability=Availability.parse(spec.availability),
+        oversample=spec.oversample,
+    )  # fmt: skip
+    return Workload(objective, loss, algorithms, clients, splits, test, model, work)
 
 
 def network_loss(data: Dataset) -> str:
@@ -333,6 +347,11 @@ def list_groups(spec: Spec, task: Workload, data: Dataset) -> list[Group]:
         if one.epochs is not None:
             K = task.federation(one).mean_steps
             values |= {"local_steps": K, "steps": K * (one.rounds or 1)}
+        work = task.work_of(one)
+        values |= {"mode": str(Mode.parse(one.mode)), "availability": str(task.work.availability)}
+        values |= {"timing": "" if work is None else str(work.link)}
+        if Mode.parse(one.mode).kind != "deadline":
+            values["oversample"] = 1.0
         # Different numbers may all mean full participation: it is the same run.
         if taking_part(one.participation, values["M"]) is None:
             values["participation"] = 1.0
@@ -428,6 +447,8 @@ def queries(run: Any, n: int) -> int:
 def rows_per_step(run: Any, n: int) -> float:
     """Return the rows that all clients of a round use in one step, together."""
     workers = taking_part(run.participation, run.M) or run.M
+    if (mode := Mode.parse(getattr(run, "mode", "rounds"))).kind == "buffer":
+        workers = int(mode.number)
     if run.batch != FULL:
         return workers * int(run.batch)
     # Without clients all have the same rows, and one stands for all.

@@ -154,6 +154,29 @@ class FederationOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TimeOptions:
+    """Slow and absent clients."""
+
+    mode: str = _option(
+        "rounds",
+        "How the server waits: rounds, for all clients of a round; until(10s), likewise, with as "
+        "many local steps as fit; deadline(30s); or buffer(10), asynchronously, for any ten "
+        "messages.",
+        grid=True, absent="rounds", json=False,
+    )  # fmt: skip
+    availability: str = _option(
+        "always",
+        "When clients are available: always, share(p), share(p, period), diurnal(hours, width), or "
+        "a CSV file of client, from and to in seconds. Work of a client that goes away is lost.",
+        absent="always", json=False,
+    )  # fmt: skip
+    oversample: float = _option(
+        1.0, "With a deadline: clients started, relative to those wanted.", float, absent=1.0,
+        json=False,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class MethodOptions:
     """Method."""
 
@@ -244,7 +267,13 @@ class TuningOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec(
-    TuningOptions, CostOptions, LengthOptions, MethodOptions, FederationOptions, ProblemOptions
+    TuningOptions,
+    CostOptions,
+    LengthOptions,
+    MethodOptions,
+    TimeOptions,
+    FederationOptions,
+    ProblemOptions,
 ):
     """All options of a run or, where fields hold tuples, of a grid of runs.
 
@@ -291,6 +320,7 @@ class RunSpec(Spec):
     split_hash: str = _option("", "Hash of the clients' rows.", absent="")
     test_hash: str = _option("", "Hash of the test rows.", absent="")
     fingerprint: str = _option("", "Hash of the algorithm.", absent="")
+    timing: str = _option("", "The link, where it decides whose messages count.", absent="")
 
     @property
     def K(self) -> int:
@@ -342,7 +372,8 @@ def federation_name(run: Any) -> str:
     ('split label, participation 0.1, batch 4', '')
     """
     parts = []
-    for name, option in (options_of(FederationOptions) | options_of(MethodOptions)).items():
+    groups = (FederationOptions, TimeOptions, MethodOptions)
+    for name, option in ((k, v) for group in groups for k, v in options_of(group).items()):
         if option.absent is not ...:
             value = getattr(run, name, option.absent)
             usual = value is None or value == option.absent or str(value) == str(option.absent)
@@ -400,7 +431,7 @@ LARGEST_STORED = 2**63 - 1  # whole numbers in tables have 64 bits and a sign
 # F* needs l2 > 0; a network has none.
 L2 = {"above": 0, "help": "Regularization strength, above 0; of networks 0 by default."}
 SWEEP = OptionSet(
-    without=("link", "target", "budget", "tries", "repeats"),
+    without=("link", "target", "budget", "tries", "repeats", "mode", "availability", "oversample"),
     several=tuple(name for name, option in options_of().items() if option.grid),
     names={"algorithm": "algorithms", "seed": "seeds"},
     defaults={"steps": 4096},
@@ -415,7 +446,7 @@ FOR_NETWORKS = {"l2": 0.0, "batch": 16, "local_steps": (8, 32), "rounds": 100}
 # Step sizes, mu and the length of a run follow from the tuning.
 COMPARE = OptionSet(
     without=("name", "mu", "precision", "eta", "decay", "steps", "record_every"),
-    several=("algorithm", "local_steps", "wire"),
+    several=("algorithm", "local_steps", "wire", "mode"),
     names={"algorithm": "methods"},
     defaults={"algorithm": None, "clients": 100, "local_steps": (8, 32, 128), "rounds": 200},
     overrides={

@@ -17,11 +17,13 @@ from fedac.algorithms.checks import check_decay, couple
 from fedac.algorithms.parsing import find_algorithm
 from fedac.data.splits import check_clients, is_split
 from fedac.errors import InputError
+from fedac.federation.availability import Availability
 from fedac.federation.compression import require_wire
 from fedac.federation.federation import taking_part
 from fedac.federation.link import as_link
 from fedac.federation.schedule import Decay, Schedule
 from fedac.federation.spec import FLOAT32, FOR_NETWORKS, FULL, Option, OptionSet, Spec
+from fedac.federation.timeline import Mode, Work
 from fedac.models import find_model
 from fedac.objectives.losses import find_loss
 from fedac.validate import (
@@ -348,3 +350,13 @@ def _clients_to_hold_out(one: Any, spelled: Spelled) -> None:
 @rule("link")
 def _link_parses(one: Any, spelled: Spelled) -> None:
     as_link(one.link)
+
+
+@rule("mode", "availability", "oversample", "workers", "clients", "participation", "epochs")
+def _mode_fits(one: Any, spelled: Spelled) -> None:
+    mode = Mode.parse(one.mode)
+    availability = Availability.parse(one.availability)
+    Work(mode=mode, availability=availability, oversample=one.oversample)
+    M = one.workers or one.clients
+    if mode.kind == "buffer" and M is not None:
+        mode.require_places(taking_part(one.participation, M) or M)

@@ -30,13 +30,14 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedac.algorithms import Algorithm
 from fedac.errors import InputError
 from fedac.federation.availability import ALWAYS, NANOSECONDS, Availability, Times
 from fedac.federation.federation import Federation, Update
@@ -90,10 +91,24 @@ class Mode:
                 return cls(kind, seconds)
         raise InputError(f"mode is {MODES}; got '{text}'")
 
+    def require_places(self, places: int) -> None:
+        """Raise InputError if a buffer takes more messages than clients are at work."""
+        if self.kind == "buffer" and self.number > places:
+            raise InputError(
+                f"{self}: the server would wait for more messages than the {places} clients at "
+                f"work send; use buffer({places}) or less, or a larger participation"
+            )
+
     def __str__(self) -> str:
         if self.kind == "rounds":
             return self.kind
         return f"{self.kind}({self.number:.12g}{'' if self.kind == 'buffer' else 's'})"
+
+
+def require_deadline(oversample: float, modes: Iterable[Mode]) -> None:
+    """Raise InputError if more clients than wanted shall start, but no mode has a deadline."""
+    if oversample != 1 and not any(mode.kind == "deadline" for mode in modes):
+        raise InputError("oversample needs mode deadline(30s): other modes start whom they want")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +127,29 @@ class Work:
     minibatch: bool = False
     full_gradient: bool = False
 
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.oversample) and self.oversample >= 1):
+            raise InputError(f"oversample must be at least 1, got {self.oversample:g}")
+
+    @property
+    def matters(self) -> bool:
+        """Whether durations decide whose messages count, and not only how long a run takes."""
+        return self.mode.kind != "rounds" or not self.availability.is_always
+
     @property
     def is_asynchronous(self) -> bool:
         """Whether clients start at any time."""
         return self.mode.kind == "buffer"
+
+    def require_method(self, algorithm: Algorithm) -> None:
+        """Raise InputError if a method cannot run in this mode."""
+        if self.matters:
+            algorithm.require_all(some=True)
+        if self.is_asynchronous and algorithm.pooled:
+            raise InputError(
+                f"'{algorithm.name}' does not run in mode='{self.mode}': its server keeps the sum "
+                "of all moves, and stale moves count less there; use rounds, a deadline, or 'cv'"
+            )
 
     def messages_a_place(self, federation: Federation) -> float:
         """Return how many messages a client that is always at work sends per server step."""
@@ -250,20 +284,12 @@ def make_timeline(federation: Federation, schedule: Schedule, work: Work) -> Tim
     """Return the timeline of a run with one server step for each round of the schedule."""
     mode, places = work.mode, federation.taking_part
     availability = work.availability.for_seed(federation.seed)
-    if work.oversample != 1 and mode.kind != "deadline":
-        raise InputError("oversample is for mode='deadline(30s)': other modes start whom they want")
-    if not (math.isfinite(work.oversample) and work.oversample >= 1):
-        raise InputError(f"oversample must be at least 1, got {work.oversample:g}")
     if mode.kind == "until" and (federation.epochs or federation.local_steps is not None):
         raise InputError(f"{mode} decides on the steps of every client: use K, not epochs")
     if mode.kind == "buffer":
         if len({*schedule.gaps}) > 1:
             raise InputError(f"{mode} needs rounds of equal length")
-        if mode.number > places:
-            raise InputError(
-                f"{mode}: the server would wait for more messages than the {places} clients at "
-                f"work send; use buffer({places}) or less, or a larger participation"
-            )
+        mode.require_places(places)
         return _buffered(federation, schedule, work, int(mode.number), availability)
     return _in_rounds(federation, schedule, work, mode, availability)
 
@@ -328,7 +354,8 @@ def _in_rounds(
 ) -> Timeline:
     """Return a timeline in which all clients of a server step start together."""
     M, seed, wanted = federation.M, federation.seed, federation.taking_part
-    started = min(M, max(wanted, math.ceil(work.oversample * wanted - 1e-9)))
+    extra = work.oversample if mode.kind == "deadline" else 1.0
+    started = min(M, max(wanted, math.ceil(extra * wanted - 1e-9)))
     durations = _Durations(federation, work)
     limit = round(mode.number * NANOSECONDS)
     now, times = 0, [0]

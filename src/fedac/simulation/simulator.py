@@ -26,7 +26,7 @@ from fedac.federation.link import DEFAULT_LINK, Link, as_link
 from fedac.federation.schedule import Decay, Schedule
 from fedac.federation.spec import FLOAT32, OptionSet, Spec
 from fedac.federation.spec_checks import check_spec
-from fedac.federation.timeline import Mode, Work, make_timeline
+from fedac.federation.timeline import Mode, Work, make_timeline, require_deadline
 from fedac.objectives import HeldOut, Objective
 from fedac.objectives.linear_model import DataObjective
 from fedac.objectives.losses import choose_loss, objective_of, targets_of
@@ -39,7 +39,8 @@ from fedac.validate import Array, refuse_keywords, require_count, require_positi
 OPTIONS = OptionSet(
     without=("dataset", "label", "standardize", "model", "backend", "loss", "l2", "intercept",
              "clients", "split", "client", "split_seed", "algorithm", "eta", "decay", "test",
-             "test_clients", "link", "target", "budget", "tries", "repeats"),
+             "test_clients", "link", "mode", "availability", "oversample", "target", "budget",
+             "tries", "repeats"),
     names={"workers": "M", "local_steps": "K", "steps": "T"},
     # The command has these limits only to catch typos.
     overrides={name: {"most": None} for name in ("workers", "local_steps", "steps", "rounds")},
@@ -314,6 +315,7 @@ def simulate(
     schedule = schedule or make_schedule(spec, federation)
     work = None
     if link is not None or (mode, availability, oversample) != ("rounds", "always", 1.0):
+        require_deadline(oversample, [Mode.parse(mode)])
         work = Work(
             link=DEFAULT_LINK if link is None else as_link(link), mode=Mode.parse(mode),
             availability=Availability.parse(availability), oversample=oversample,
@@ -445,7 +447,7 @@ def run_problem(
     for lane in problem.lanes:
         lane.algorithm.require_all(some=problem.federation.count is not None)
         if problem.work is not None:
-            _check_mode(lane.algorithm, problem.work)
+            problem.work.require_method(lane.algorithm)
     _check_own_algorithms(problem.lanes, problem.start)
     problem = replace(problem, on_progress=count, live=bool(callbacks))
     parts = with_timelines(problem)
@@ -527,17 +529,6 @@ def _start_all(
 
     _, chosen, settled, _ = started[0]
     return chosen, settled, snapshots()
-
-
-def _check_mode(algorithm: Algorithm, work: Work) -> None:
-    """Raise InputError if a method cannot run in a mode."""
-    if not (work.mode == Mode() and work.availability.is_always):
-        algorithm.require_all(some=True)
-    if work.is_asynchronous and algorithm.pooled:
-        raise InputError(
-            f"'{algorithm.name}' does not run in mode='{work.mode}': its server keeps the sum of "
-            "all moves, and stale moves count less there; use rounds, a deadline, or 'cv'"
-        )
 
 
 def warn_about(problem: Problem) -> None:

@@ -23,6 +23,7 @@ from fedac.experiments.comparison.study import Study
 from fedac.experiments.comparison.table import Comparison
 from fedac.experiments.store import open_store
 from fedac.experiments.workload import split_of, with_own_clients
+from fedac.federation.availability import Availability
 from fedac.federation.link import Link
 from fedac.federation.spec import COMPARE
 from fedac.simulation import simulator
@@ -66,6 +67,9 @@ def compare(
     test: Any = None,
     test_clients: float | None = None,
     link: Link | str = "wan",
+    mode: str | Iterable[str] = "rounds",
+    availability: Any = "always",
+    oversample: float = 1.0,
     target: float | str | None = None,
     budget: str | None = None,
     loss: str | None = None,
@@ -123,6 +127,12 @@ def compare(
         Wire formats of messages; every method is tuned for each.
     link : Link or str
         Gives the seconds of a round.
+    mode : str or several
+        How the server waits, as in `simulate`: "rounds", "until(10s)", "deadline(30s)",
+        "buffer(10)". Every method is tuned in each mode, with as much work of the clients, and
+        ranked by its seconds.
+    availability, oversample
+        As in `simulate`.
     test : float, str or Dataset, optional
         Rows on which the results are evaluated too: a share of the rows, such as 0.2, which is held
         out, a file, or data.
@@ -185,6 +195,8 @@ def compare(
     methods = _several(methods)
     if not all(isinstance(name, str) for name in methods):
         raise InputError(f"methods must be names, or 'module:name' for yours; got {methods!r:.60}")
+    if not isinstance(availability, str):
+        availability = Availability.parse(availability)
     named = None
     if client is not None and clients is not None:
         raise InputError("client names the clients already: omit clients")
@@ -213,6 +225,7 @@ def compare(
         "client": client if client is None or isinstance(client, str) else "given",
         "split_seed": split_seed, "workers": workers, "participation": participation,
         "batch": batch, "weighting": weighting, "wire": _several(wire), "link": link,
+        "mode": _several(mode), "availability": availability, "oversample": oversample,
         "target": target, "budget": budget, "tries": tries, "seed": seed, "repeats": repeats,
         "test": test, "test_clients": test_clients,
     }  # fmt: skip

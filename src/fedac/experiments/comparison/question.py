@@ -16,10 +16,12 @@ from fedac.data import Dataset
 from fedac.errors import InputError
 from fedac.experiments.comparison.baselines import BASELINES
 from fedac.experiments.workload import key_fingerprint, network_loss
+from fedac.federation.availability import Availability
 from fedac.federation.federation import taking_part
 from fedac.federation.link import Link, as_link
 from fedac.federation.spec import COMPARE, LARGEST_COUNT, LARGEST_STORED, OptionSet, Spec
 from fedac.federation.spec_checks import check_spec
+from fedac.federation.timeline import Mode, Work, require_deadline
 from fedac.objectives.losses import choose_loss
 from fedac.objectives.metrics import METRICS, TITLES
 
@@ -193,7 +195,10 @@ class Question:
         M = spec.workers or spec.clients
         everybody = taking_part(spec.participation, M) is None if M else spec.participation == 1
         network = spec.model is not None
-        typed = given.get(methods) or default_methods(everybody=everybody, network=network)
+        always = str(spec.availability) == "always"
+        typed = given.get(methods) or default_methods(
+            everybody=everybody and always, network=network, baselines=always
+        )
         typed = [typed] if isinstance(typed, str) else typed
         baselines = tuple(dict.fromkeys(name for name in typed if name in BASELINES))
         if baselines and network:
@@ -231,7 +236,14 @@ class Question:
             raise InputError(
                 "the link has zero cost: set latency, gradient or row, as in Link(latency='50ms')"
             )
-        longest = max(K * question.rounds_of(K) for K in spec.several("local_steps"))
+        if baselines and question.availability != "always":
+            raise InputError(
+                f"the baseline {baselines[0]} needs all clients in every round: omit it, or "
+                f"{options.spelled('availability')}"
+            )
+        require_deadline(spec.oversample, map(Mode.parse, question.modes))
+        lengths = product(spec.several("local_steps"), question.modes)
+        longest = max(K * question.rounds_of(K, mode) for K, mode in lengths)
         if longest > LARGEST_COUNT:
             raise InputError(
                 f"runs of {longest} steps are too long: use fewer rounds or a smaller K"
@@ -251,15 +263,45 @@ class Question:
             spec = replace(spec, clients=len(data.clients), split=data.clients.how)
         return replace(self, spec=spec)
 
-    def rounds_of(self, K: int) -> int:
-        """Return the number of rounds of a run with K local steps."""
-        return self.spec.rounds or (self.spec.steps or 0) // K
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The modes to compare, each spelled in one way."""
+        return tuple(dict.fromkeys(str(Mode.parse(mode)) for mode in self.spec.several("mode")))
 
-    def rounds_between_records(self, K: int) -> int:
+    @property
+    def availability(self) -> str:
+        """When clients are available."""
+        return str(Availability.parse(self.spec.availability))
+
+    def allows(self, method: str, mode: str) -> bool:
+        """Return whether a method runs in a mode."""
+        work = Work(mode=Mode.parse(mode), availability=Availability.parse(self.spec.availability))
+        try:
+            work.require_method(find_algorithm(method))
+        except InputError:
+            if len(self.modes) == 1:
+                raise
+            return False
+        return True
+
+    def rounds_of(self, K: int, mode: str = "rounds") -> int:
+        """Return the number of rounds of a run with K local steps.
+
+        Server steps that take fewer messages are more, so that clients work as much in all modes.
+        """
+        rounds, found = self.spec.rounds or (self.spec.steps or 0) // K, Mode.parse(mode)
+        if found.kind != "buffer":
+            return rounds
+        M = self.spec.workers or self.spec.clients
+        assert M is not None
+        places = taking_part(self.spec.participation, M) or M
+        return math.ceil(rounds * places / found.number)
+
+    def rounds_between_records(self, K: int, mode: str = "rounds") -> int:
         """Return the number of rounds between two records of the loss."""
         most = MOST_RECORDS if self.spec.model is None else MOST_NETWORK_RECORDS
         most = MOST_ROUGH_RECORDS if self.rough else most
-        return math.ceil(self.rounds_of(K) / most)
+        return math.ceil(self.rounds_of(K, mode) / most)
 
     @property
     def fresh_seeds(self) -> tuple[int, ...]:
@@ -292,7 +334,8 @@ class Question:
         names = ("dataset", "loss", "l2", "workers", "clients", "split", "participation", "batch",
                  "weighting")  # fmt: skip
         model = {} if self.spec.model is None else {"model": str(self.spec.model)}
-        return {name: getattr(self.spec, name) for name in names} | model
+        here = {} if self.availability == "always" else {"availability": self.availability}
+        return {name: getattr(self.spec, name) for name in names} | model | here
 
     @property
     def held_out(self) -> dict[str, Any]:
@@ -310,13 +353,15 @@ def _lacks_test(given: Mapping[str, Any]) -> bool:
     return wanted.metric != SUBOPTIMALITY and not wanted.is_of_clients
 
 
-def default_methods(*, everybody: bool, network: bool = False) -> tuple[str, ...]:
+def default_methods(
+    *, everybody: bool, network: bool = False, baselines: bool = True
+) -> tuple[str, ...]:
     """Return the methods for full or for partial participation."""
     if network:
         return NETWORK_METHODS
     methods = (*DEFAULT_METHODS, "scaffnew")
     some = tuple(name for name in methods if everybody or not get(name).everybody)
-    return some + tuple(BASELINES)
+    return some + (tuple(BASELINES) if baselines else ())
 
 
 def _spelled_once(typed: Sequence[str], options: OptionSet) -> tuple[str, ...]:

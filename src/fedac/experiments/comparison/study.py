@@ -38,7 +38,9 @@ from fedac.experiments.workload import (
 from fedac.federation.compression import FLOAT32, bytes_of
 from fedac.federation.federation import minimized
 from fedac.federation.link import Costs, run_costs
+from fedac.federation.schedule import Schedule
 from fedac.federation.spec import FULL, RunSpec
+from fedac.federation.timeline import Mode, Work, make_timeline
 from fedac.objectives import optimum
 from fedac.objectives.losses import describe_target
 from fedac.objectives.metrics import METRICS
@@ -132,13 +134,16 @@ class Study:
             self._f_star = optimum(self._objective).value
         self._check_target()
         self._variants = [
-            Variant(method, K, wire)
+            Variant(method, K, wire, mode)
+            for mode in question.modes
             for wire in spec.several("wire")
             for K in spec.several("local_steps")
             for method in spec.several("algorithm")
+            if question.allows(method, mode)
         ]
         self._baseline_values = cache(self._run_baseline)
         self._costs = cache(self._compute_costs)
+        self._seconds = cache(self._compute_seconds)
         self._budget = self._find_budget()
         self._variants += [Variant(name, 1, FLOAT32) for name in question.baselines]
         self._curves: dict[tuple[Variant, Setting, int], Curve] = {}
@@ -197,7 +202,10 @@ class Study:
         question = question or self.question
         spec = question.spec
         each = spec.tries + FINALISTS * (len(question.tuning_seeds) - 1) + spec.repeats
-        configs = [replace(self._template, **_length(question, v.K)) for v in self._variants]
+        configs = [
+            replace(self._template, mode=v.mode, **_length(question, v.K, v.mode))
+            for v in self._variants
+        ]
         ladder = len(LADDER) * self.task.seconds([self.short_run(_ladder_rounds(question))])
         return (ladder + each * sum(self.task.seconds([run]) for run in configs)) / cores
 
@@ -261,7 +269,9 @@ class Study:
         for number, count in enumerate(tuner.stages, start=1):
             best = {variant: found[0] for variant, found in self._ranked(tried, [first]).items()}
             new = {
-                variant: tuner.propose(*variant[:2], settings, best.get(variant), count)
+                variant: tuner.propose(
+                    variant.method, variant.K, settings, best.get(variant), count
+                )
                 for variant, settings in tried.items()
             }
             run(f"search {number} of {len(tuner.stages)}", new, [first])
@@ -296,7 +306,7 @@ class Study:
                         continue
                     config = self._config(variant, setting, seed)
                     configs[variant, setting, seed] = config
-                    shared = (variant.K, variant.wire, setting.mu_factor, seed,
+                    shared = (variant.K, variant.wire, variant.mode, setting.mu_factor, seed,
                               by_method and variant.method)  # fmt: skip
                     groups.setdefault(shared, []).append(config)
         algorithms = {one.algorithm.name: one.algorithm for _, one, _ in configs}
@@ -337,9 +347,20 @@ class Study:
         return replace(
             self._template, algorithm=setting.algorithm.name, eta=setting.eta, seed=seed,
             fingerprint=key_fingerprint(setting.algorithm), wire=variant.wire,
+            **self._in_mode(variant.mode),
             mu=self._template.mu if factor == 1 and self._template.mu else self._mu * factor,
-            **_length(self.question, variant.K),
+            **_length(self.question, variant.K, variant.mode),
         )  # fmt: skip
+
+    def _in_mode(self, mode: str) -> dict[str, Any]:
+        """Return the options of a run that its mode decides."""
+        template = replace(self._template, mode=mode)
+        work = self.task.work_of(template)
+        deadline = Mode.parse(mode).kind == "deadline"
+        return {
+            "mode": mode, "timing": "" if work is None else str(work.link),
+            "oversample": self.task.work.oversample if deadline else 1.0,
+        }  # fmt: skip
 
     def _run_baseline(self, setting: Setting) -> tuple[Array, dict[str, Array]]:
         """Return suboptimality and metrics of a baseline after every round; it draws no rows."""
@@ -391,7 +412,7 @@ class Study:
                 tuned = self._tuned(variant, tried[variant], best)
                 curves = tuple(self._curves[variant, best, seed] for seed in question.fresh_seeds)
             baseline = variant.method in BASELINES
-            every = 0 if baseline else question.rounds_between_records(variant.K)
+            every = 0 if baseline else question.rounds_between_records(variant.K, variant.mode)
             rows.append(table.make_row(variant, curves, target, self._budget, every, **tuned))
         return Comparison(
             question=question, rows=table.rank_rows(rows, target, self._budget),
@@ -439,6 +460,7 @@ class Study:
 
     def _compute_costs(self, variant: Variant, seed: int) -> Costs:
         template = replace(self._template, seed=seed, local_steps=variant.K)
+        what: dict[str, Any]
         if variant.method in BASELINES:  # a vector each way, all rows of all clients
             up = down = bytes_of(FLOAT32, self.task.objective.dim)
             template = replace(template, participation=1.0, batch=FULL, epochs=None)
@@ -449,20 +471,32 @@ class Study:
             what = {
                 "minibatch": algorithm.minibatch, "full_gradient": "gradient" in algorithm.asks
             }  # fmt: skip
+        federation = self.task.federation(template)
+        rounds = self.question.rounds_of(variant.K, variant.mode)
+        work = self.task.work_of(replace(template, mode=variant.mode))
+        if work is not None:
+            work = replace(work, up=up, down=down, **what)
+            seconds = self._seconds(seed, variant.K, rounds, work)
+            share = work.messages_a_place(federation)
+            sent = np.round(np.arange(rounds + 1) * share).astype(np.int64)
+            return Costs(np.arange(rounds + 1), sent * (up + down), seconds)
         return run_costs(
-            bytes_up=up,
-            bytes_down=down,
-            gaps=(variant.K,) * self.question.rounds_of(variant.K),
-            link=self.question.link,
-            **self.task.federation(template).timing(**what),
-        )
+            bytes_up=up, bytes_down=down, gaps=(variant.K,) * rounds, link=self.question.link,
+            **federation.timing(**what),
+        )  # fmt: skip
+
+    def _compute_seconds(self, seed: int, K: int, rounds: int, work: Work) -> Array:
+        """Return the seconds before the first server step and after each."""
+        federation = self.task.federation(replace(self._template, seed=seed, local_steps=K))
+        return make_timeline(federation, Schedule((K,) * rounds), work).seconds
 
 
-def _length(question: Question, K: int) -> dict[str, Any]:
+def _length(question: Question, K: int, mode: str = "rounds") -> dict[str, Any]:
     """Return the options that K decides: the steps of a round, of a run and of a record."""
+    rounds = question.rounds_of(K, mode)
     return {
-        "local_steps": K, "steps": K * question.rounds_of(K),
-        "record_every": K * question.rounds_between_records(K),
+        "local_steps": K, "steps": K * rounds, "rounds": rounds,
+        "record_every": K * question.rounds_between_records(K, mode),
     }  # fmt: skip
 
 

@@ -44,15 +44,16 @@ WELL_KNOWN = ("fedavg", "fedac-i")
 MOST_NAMED = 5
 UNITS = {"rounds": " rounds", "megabytes": " MB", "seconds": " seconds"}
 # The columns of `Comparison.table`.
-SHOWN = ("method", "K", "wire", "eta", *AXES, "suboptimality", "ratio", "level")
+SHOWN = ("method", "K", "wire", "mode", "eta", *AXES, "suboptimality", "ratio", "level")
 
 
 class Variant(NamedTuple):
-    """A method with K and a wire format, which is tuned on its own."""
+    """A method with K, a wire format and a mode, which is tuned on its own."""
 
     method: str
     K: int
     wire: str
+    mode: str = "rounds"
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,7 @@ class Row:
     method: str  # as the user named it
     K: int
     wire: str
+    mode: str
     algorithm: str  # with the tuned numbers of its server rule
     # Tuned numbers: None where the method has no such number, or every try diverged.
     eta: float | None = None
@@ -235,9 +237,10 @@ class Comparison:
         return self.frame.loc[best, [*shown, *tests]].reset_index(drop=True)
 
     def _short_table(self) -> pd.DataFrame:
-        """Return the table without empty columns, and without the wire if all use float32."""
+        """Return the table without empty columns, and without wires and modes that all share."""
         table = self.table.dropna(axis=1, how="all")
-        return table.drop(columns="wire") if set(table["wire"]) == {FLOAT32} else table
+        usual = {"wire": {FLOAT32}, "mode": {"rounds"}}
+        return table.drop(columns=[name for name, one in usual.items() if set(table[name]) == one])
 
     @property
     def verdict(self) -> str:
@@ -490,6 +493,7 @@ def described(row: Row, comparison: Comparison) -> str:
     settings += [f"server step {row.server_step:.3g}"] if row.server_step is not None else []
     settings += [f"momentum {row.momentum:g}"] if row.momentum is not None else []
     settings += [f"mu {row.mu:.3g}"] if row.mu is not None else []
+    settings += [row.mode] if len(comparison.question.modes) > 1 and not row.all_clients else []
     wire = "" if row.wire == "float32" else f" with {row.wire} messages"
     return comparison.labels[row.method] + wire + (f" ({', '.join(settings)})" if settings else "")
 
