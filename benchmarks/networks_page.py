@@ -1,16 +1,17 @@
 """Which method for which network: the figures and tables of docs/benchmark-networks.md.
 
-    python benchmarks/networks_page.py FOLDER [digits mnist shakespeare]
+    python benchmarks/networks_page.py FOLDER [digits mnist shakespeare] [--methods a,b]
 
 The folder keeps all runs, with a store for each case. Stored runs are not repeated. Needs
-mnist_5k.csv.gz and shakespeare.txt in $FEDAC_DATA. With names, runs only these problems, and leaves
-the page as it is.
+mnist_5k.csv.gz and shakespeare.txt in $FEDAC_DATA. With names of problems or methods, runs only
+these: all other rows of the tables stay as docs/benchmark-networks.csv has them, and only figures
+of problems with all methods are drawn.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from torch import nn
 from fedac import Network, compare, load, models
 from fedac.experiments.comparison import Comparison
 from fedac.experiments.comparison.table import Row
-from fedac.experiments.summary import label_of, predict_ratio
+from fedac.experiments.summary import label_of
 from fedac.plotting import styles
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -155,7 +156,6 @@ CASES = (
             Clients("dirichlet(0.3), all", "dirichlet(0.3)", 10, 1.0),
             Clients("by label, all", "label", 10, 1.0),
             Clients("dirichlet(0.3), 10%", "dirichlet(0.3)", 100, 0.1),
-            Clients("dirichlet(0.3), 10%, an epoch", "dirichlet(0.3)", 100, 0.1, epochs=1),
         ),
         "accuracy 0.9", {"K": 8, "rounds": 24, "batch": 16, "tries": 8, "repeats": 5},
     ),
@@ -170,29 +170,25 @@ CASES = (
 )  # fmt: skip
 
 
-def main(folder: Path, names: list[str]) -> None:
+def main(folder: Path, names: list[str], methods: list[str]) -> None:
     """Run what the folder lacks, and write the page's figures and tables."""
     cases = [case for case in CASES if case.name in names or not names]
-    found = dict(compare_all(folder, cases))
-    if names:
-        return
+    found = dict(compare_all(folder, cases, methods))
     frames = [
         comparison.frame.assign(problem=case.name, clients=kind.name, link=link, target=case.target)
         for (case, kind, link), comparison in found.items()
     ]
-    rows = pd.concat(frames, ignore_index=True)
-    first = ["problem", "clients", "link", "target"]
-    rows = rows[first + [name for name in rows if name not in first]]
-    rows.to_csv(DOCS / "benchmark-networks.csv", index=False, float_format="%.4g",
-                lineterminator="\n")  # fmt: skip
-    for case in cases:
+    path = DOCS / "benchmark-networks.csv"
+    rows = with_other_rows(pd.concat(frames, ignore_index=True), pd.read_csv(path))
+    rows.to_csv(path, index=False, float_format="%.4g", lineterminator="\n")
+    for case in cases if not methods else ():
         drawing = draw({kind: found[case, kind, LINKS[0]] for kind in case.kinds}, case)
         drawing.savefig(DOCS / "images" / f"benchmark-networks-{case.name}.png", dpi=130)
-    write_tables({"wins": wins(found), "winners": winners(found)})
+    write_tables({"wins": wins(rows), "winners": winners(rows)})
 
 
 def compare_all(
-    folder: Path, cases: list[Case]
+    folder: Path, cases: list[Case], methods: list[str]
 ) -> Iterator[tuple[tuple[Case, Clients, str], Comparison]]:
     """Compare the methods in every case. A second link costs nothing: runs are stored."""
     for case in cases:
@@ -207,14 +203,34 @@ def compare_all(
             for link in LINKS:
                 before = time.monotonic()
                 found = compare(
-                    task, kind.methods, target=case.target, participation=kind.participation,
-                    link=link, out=folder / f"{case.name}-{place}", jobs=1,
-                    **chosen, **options,
+                    task, methods or kind.methods, target=case.target,
+                    participation=kind.participation, link=link,
+                    out=folder / f"{case.name}-{place}", jobs=1, **chosen, **options,
                 )  # fmt: skip
                 seconds = time.monotonic() - before
                 print(f"{case.name}, {kind.name}, {link}: {found.runs} runs, {seconds:.0f} s")
                 print(found.verdict, flush=True)
                 yield (case, kind, link), found
+
+
+def with_other_rows(rows: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
+    """Add the rows of the file whose problem, clients, link and method were not run now."""
+    key = ["problem", "clients", "link", "method"]
+    new = pd.MultiIndex.from_frame(rows[key])
+    kept = before[~pd.MultiIndex.from_frame(before[key]).isin(new)]
+    found = pd.concat([kept, rows], ignore_index=True)
+    order = {case.name: i for i, case in enumerate(CASES)}
+    kinds = {(case.name, kind.name): i for case in CASES for i, kind in enumerate(case.kinds)}
+    place = [
+        (order[p], kinds[p, c], link, s if reached else math.inf)
+        for p, c, link, s, reached in zip(
+            found["problem"], found["clients"], found["link"], found["seconds"], found["reached"],
+            strict=True,
+        )
+    ]  # fmt: skip
+    found = found.iloc[sorted(range(len(found)), key=place.__getitem__)]
+    first = ["problem", "clients", "link", "target"]
+    return found[first + [name for name in found if name not in first]]
 
 
 def draw(found: dict[Clients, Comparison], case: Case) -> Figure:
@@ -264,52 +280,42 @@ def draw_row(ax: Axes, row: Row, axis: str, metric: str, style: dict[str, Any]) 
         ax.plot(costs, values, **style)
 
 
-Found = dict[tuple[Case, Clients, str], Comparison]
+def reached_in(rows: pd.DataFrame, case: Case, kind: Clients, link: str) -> pd.DataFrame:
+    """Return the rows of a case that reached the target."""
+    of_case = (rows["problem"] == case.name) & (rows["clients"] == kind.name)
+    return rows[of_case & (rows["link"] == link) & (rows["reached"] == True)]  # noqa: E712
 
 
-def costs_of(comparison: Comparison, axis: str) -> dict[str, float]:
-    """Return the cost of the target at the best K of every method that reached it."""
-    found: dict[str, float] = {}
-    for row in comparison.rows:
-        if row.reached:
-            cost = getattr(row, axis).middle
-            found[row.method] = min(cost, found.get(row.method, math.inf))
-    return found
-
-
-def wins(found: Found) -> str:
+def wins(rows: pd.DataFrame) -> str:
     """Count how often each method needs the least, or at most a tenth more."""
-    columns = {
-        "rounds": [(c, "rounds") for (_, _, link), c in found.items() if link == LINKS[0]],
-        "MB": [(c, "megabytes") for (_, _, link), c in found.items() if link == LINKS[0]],
-    } | {
-        f"seconds ({name})": [(c, "seconds") for (_, _, link), c in found.items() if link == name]
-        for name in LINKS
-    }
+    axes = {"rounds": ("rounds", LINKS[0]), "MB": ("megabytes", LINKS[0])}
+    axes |= {f"seconds ({link})": ("seconds", link) for link in LINKS}
     lines = [
-        f"| method | reached | {' | '.join(f'{name}: best, within 10%' for name in columns)} |",
-        "|---" + "|---:" * (1 + len(columns)) + "|",
+        f"| method | reached | {' | '.join(f'{name}: best, within 10%' for name in axes)} |",
+        "|---" + "|---:" * (1 + len(axes)) + "|",
     ]
+    cases = [(case, kind) for case in CASES for kind in case.kinds]
     table = []
     for method in (*METHODS, "fednova"):
-        costs = {
-            name: [(costs_of(c, axis).get(method), min(costs_of(c, axis).values(), default=None))
-                   for c, axis in some]
-            for name, some in columns.items()
-        }  # fmt: skip
-        pairs = {name: [(m, b) for m, b in each if m is not None] for name, each in costs.items()}
-        cells = [
-            f"{sum(m <= b for m, b in each)}, {sum(m <= 1.1 * b for m, b in each)}"
-            for each in pairs.values()
-        ]
-        near = sum(m <= 1.1 * b for each in pairs.values() for m, b in each)
-        reached = len(pairs["rounds"])
-        name = f"| {label_of(method)} | {reached} of {len(columns['rounds'])} | "
-        table.append((-near, -reached, name + " | ".join(cells) + " |"))
+        cells, near, reached, tried = [], 0, 0, 0
+        for axis, link in axes.values():
+            best = close = 0
+            for case, kind in cases:
+                costs = reached_in(rows, case, kind, link).set_index("method")[axis]
+                if method in costs:
+                    best += bool(costs[method] <= costs.min())
+                    close += bool(costs[method] <= 1.1 * costs.min())
+                    reached += axis == "rounds"
+            cells.append(f"{best}, {close}")
+            near += close
+        of_method = rows[(rows["method"] == method) & (rows["link"] == LINKS[0])]
+        tried = len(of_method)
+        text = f"| {label_of(method)} | {reached} of {tried} | {' | '.join(cells)} |"
+        table.append((-near, -reached, text))
     return "\n".join(lines + [line for *_, line in sorted(table)])
 
 
-def winners(found: Found) -> str:
+def winners(rows: pd.DataFrame) -> str:
     """Return the best method of every case on every axis, and the costs of well-known methods."""
     heads = ["clients", "fewest rounds", "fewest MB", *(f"fewest seconds ({x})" for x in LINKS)]
     heads += [f"{label_of(name)}: rounds, MB" for name in KNOWN]
@@ -318,34 +324,26 @@ def winners(found: Found) -> str:
         lines += ["", f"**{case.title}, target: {case.target}**", ""]
         lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
         for kind in case.kinds:
-            first = found[case, kind, LINKS[0]]
+            first = reached_in(rows, case, kind, LINKS[0])
             cells = [kind.name, winner(first, "rounds"), winner(first, "megabytes")]
-            cells += [winner(found[case, kind, link], "seconds") for link in LINKS]
+            cells += [winner(reached_in(rows, case, kind, link), "seconds") for link in LINKS]
+            known = first.set_index("method")
             for method in KNOWN:
-                costs = (costs_of(first, axis).get(method) for axis in ("rounds", "megabytes"))
+                costs = [known[axis].get(method) for axis in ("rounds", "megabytes")]
                 cells.append(", ".join("-" if cost is None else f"{cost:.3g}" for cost in costs))
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
-def winner(comparison: Comparison, axis: str) -> str:
-    """Name the best method on an axis with its interval, and how many others are level with it."""
-    best: dict[str, Row] = {}
-    for row in sorted(comparison.rows, key=lambda row: getattr(row, axis).middle):
-        if row.reached:
-            best.setdefault(row.method, row)
-    if not best:
+def winner(rows: pd.DataFrame, axis: str) -> str:
+    """Name the best method on an axis with its interval, and how many intervals overlap it."""
+    if not len(rows):
         return "none"
-    target = comparison.question.target
-
-    def costs(row: Row) -> list[float]:
-        return [curve.cost_of(target, axis) for curve in row.curves]
-
-    first, *others = best.values()
-    band = getattr(first, axis)
-    level = sum(predict_ratio(costs(row), costs(first)).low <= 1 for row in others)
-    text = f"**{label_of(first.method)}**: {band.middle:.3g} ({band.low:.3g} to {band.high:.3g})"
-    return text + (f"; {level} level" if level else "")
+    best = rows.loc[rows[axis].idxmin()]
+    low, high = (f"{best[f'{axis}_{end}']:.3g}" for end in ("low", "high"))
+    overlap = int((rows[f"{axis}_low"] <= best[f"{axis}_high"]).sum()) - 1
+    text = f"**{label_of(best['method'])}**: {best[axis]:.3g} ({low} to {high})"
+    return text + (f"; {overlap} overlap" if overlap else "")
 
 
 def write_tables(tables: dict[str, str]) -> None:
@@ -361,4 +359,9 @@ def write_tables(tables: dict[str, str]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(Path(sys.argv[1]), sys.argv[2:])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("problems", nargs="*", help="digits, mnist, shakespeare (default: all)")
+    parser.add_argument("--methods", default="", help="a,b: only these methods")
+    given = parser.parse_args()
+    main(given.folder, given.problems, [name for name in given.methods.split(",") if name])

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from fedac import Link, LogisticRegression, load
 from fedac.data import Clients
 from fedac.experiments.comparison.baselines import agd_curve, lbfgs_curve
-from fedac.federation.federation import batch_rows, minimized
+from fedac.federation.federation import Federation, minimized
 from fedac.objectives import LeastSquares, NoisyQuadratic, optimum
 
 
@@ -146,6 +146,6 @@ def test_clients_that_count_the_same() -> None:
 
 def test_seconds_wait_for_the_client_with_the_most_rows() -> None:
     link = Link(latency=1.0, up=8.0, down=16.0, gradient=0.5, row=0.25)
-    rows = batch_rows(None, 6, Clients([0, 1, 1, 2, 2, 2]))
-    seconds = link.elapsed(up=40, down=40, gaps=(1,) * 3, rows=rows, seed=1, M=3)
+    who = Federation(M=3, n=6, seed=1, clients=Clients([0, 1, 1, 2, 2, 2]), batch=None)
+    seconds = link.elapsed(up=40, down=40, gaps=(1,) * 3, **who.timing())
     assert seconds == pytest.approx((1 + 40 + 20 + 0.5 + 3 * 0.25) * np.arange(4))
