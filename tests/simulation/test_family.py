@@ -339,6 +339,18 @@ def test_steps_that_differ_bias_fedavg_and_not_fednova(engine) -> None:
     assert np.max(exact) < 1e-8
 
 
+def test_dual_averaging_finds_the_sparse_optimum() -> None:
+    # One step a round is dual averaging on the pooled loss; compare with proximal gradient steps.
+    F, l1, w = LogisticRegression(X, y, l2=0.05), 0.02, np.zeros(5)
+    for _ in range(4000):
+        w = w - 0.3 * F.gradient(w)
+        w = np.sign(w) * np.maximum(np.abs(w) - 0.3 * l1, 0)
+    assert 0 < (w == 0).sum() < 5
+    found = run(F, f"dualavg({l1})", K=1, T=4000, batch="full").runs[0].w
+    np.testing.assert_allclose(found, w, rtol=0, atol=1e-10)
+    assert ((found == 0) == (w == 0)).all()
+
+
 @both_engines
 def test_an_average_over_steps_needs_equal_steps(engine) -> None:
     # Where all iterates are 1 the average is 1, but not divided by another number of steps.
