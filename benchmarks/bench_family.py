@@ -3,7 +3,8 @@
     python benchmarks/bench_family.py
 
 a9a with 100 unequal clients, 13 step sizes; gradients per second as ratios of one run, medians of
-interleaved repeats. Epochs and draws take the same number of gradients.
+interleaved repeats. Epochs are compared with draws of as many steps by every client, and these with
+the same number of steps for all.
 """
 
 from __future__ import annotations
@@ -53,12 +54,11 @@ def main() -> None:
             compare({name: {"method": name, **options} for name in FAMILY}, F, clients)
     for batch in (1, 4, 16):
         for method in ("fedavg", "scaffold", "fedac-i"):
-            # As many gradients in all: a mean over clients, each counted once.
-            K = round(len(data.y) / CLIENTS / batch)
+            K = -(-clients.sizes // batch)
             usual = {"method": method, "rounds": ROUNDS, "batch": batch, "record_every": 10**9}
-            print(f"batch {batch}, one epoch beside {K} steps")
-            draws, epochs = usual | {"K": K}, usual | {"epochs": 1}
-            compare({f"{method}, K = {K}": draws, f"{method}, epochs = 1": epochs}, F, clients)
+            print(f"{method}, batch {batch}, relative to draws of {K.min()} to {K.max()} steps")
+            lengths = {"draws": {"K": K}, "epochs": {"epochs": 1}, "one K": {"K": round(K.mean())}}
+            compare({name: usual | length for name, length in lengths.items()}, F, clients)
 
 
 if __name__ == "__main__":

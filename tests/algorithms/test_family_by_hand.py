@@ -7,8 +7,12 @@ takes A from x to x/4 and B from x to 3 + x/4.
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+import two_clients
+
+from fedac import Network
 from fedac.algorithms import Algorithm, RoundInfo, compose, fedac, get
 from fedac.objectives import LeastSquares
 from fedac.simulation import Schedule, simulate
@@ -200,60 +204,29 @@ def test_rounds_of_different_lengths() -> None:
     assert (run.w.item(), run.state["c"].item()) == (1.875, (1.625 - 2.375) / 2)
 
 
-def test_dynamic_regularization() -> None:
-    # Clients stop after their first step: A at .5, B at 2.5. z = .5 moves the mean from 1.5 to 2.
-    assert after("feddyn(1)", rounds=1) == {"w": 2.0, "z": 0.5, "output": 2.0}
-    # A has z_m = -.5, B 1.5. A: 2 + 0 - .5, so 1.25, where all three terms cancel. B: 2.25.
-    assert after("feddyn(1)") == {"w": 2.0, "z": 0.25, "output": 2.0}
+@pytest.mark.parametrize("engine", ["reference", "fast", "network"])
+@pytest.mark.parametrize("by_hand", two_clients.BY_HAND, ids=two_clients.name_of)
+def test_the_wider_family(by_hand: two_clients.Rounds, engine: str) -> None:
+    problem: Any = F
+    if engine == "network":
+        problem = half_squares()
+    elif engine == "fast" and by_hand.method in two_clients.NOT_LINEAR:
+        pytest.skip("not linear")
+    for rounds, expected in enumerate(by_hand.states, start=1):
+        run = simulate(
+            problem, by_hand.method, clients=[0, 1], batch="full", K=list(by_hand.steps),
+            rounds=rounds, eta=two_clients.ETA, mu=1.0, engine=engine, precision="float64",
+            start=None if engine == "network" else [two_clients.START],
+        ).best  # fmt: skip
+        found = {name: vector.item() for name, vector in run.state.items()}
+        assert found == pytest.approx(expected, rel=1e-14)
+        assert run.w.item() == found.get("w", 1.375)  # dualavg outputs the sparse point
 
 
-def test_momentum_of_the_server_inside_the_clients() -> None:
-    # A: 1, .75, .5625. B: 1, 1.75, 2.3125. D = (1 - 1.4375)/(2 * .5).
-    first = {"w": 1.4375, "D": -0.4375, "output": 1.4375}
-    assert after("fedcm(0.5)", rounds=1) == first
-    # A: .5 * 1.4375 - .5 * .4375 = .5, so 1.1875, then 1. B: 2.1875, 2.75.
-    assert after("fedcm(0.5)") == {"w": 1.875, "D": -0.4375, "output": 1.875}
-    # The server step does not change D, which is the clients' mean.
-    assert after("fedcm(0.5)+step(2)", rounds=1) == {"w": 1.875, "D": -0.4375, "output": 1.875}
-
-
-def test_momentum_of_the_server_with_control_variates() -> None:
-    # First as above; c_A = .875, c_B = -2.625. Then corrections are -1.75 and 1.75.
-    # A: 1.625, 1.765625. B: 1.75, 1.984375.
-    first = {"w": 1.4375, "D": -0.4375, "c": -0.875, "output": 1.4375}
-    assert after("scaffold-m(0.5)", rounds=1) == first
-    second = {"w": 1.875, "D": -0.4375, "c": -0.4375, "output": 1.875}
-    assert after("scaffold-m(0.5)") == second
-
-
-def test_normalized_moves() -> None:
-    # A takes one step, to .5; B three, to 3.625: .875 a step. Twice the mean of -.5 and .875.
-    run = simulate(F, "fednova", clients=[0, 1], batch="full", K=[1, 3], rounds=1, eta=0.5,
-                   start=[1.0], engine="reference").best  # fmt: skip
-    assert run.w.item() == 1.375
-    assert after("fednova") == after("fedavg")
-
-
-def test_extrapolation() -> None:
-    # Moves -.75 and 2.25: mean square 2.8125, square of the mean .5625.
-    assert after("fedexp(1)", rounds=1) == {"w": 1.75, "output": 1.75}  # 2.8125/3.125 is below 1
-    assert after("fedexp(0.0625)", rounds=1) == {"w": 2.6875, "output": 2.6875}  # 2.25 times
-    # Both sequences by one factor. Moves of (w, u): (-1, 1) and (3, -3), so 10 and 2.
-    found = after("momentum(0.5)+exp(0.5)", rounds=1)
-    assert found == {"w": 3.0, "u": -2.0, "output": 3.0}
-
-
-def test_momentum_of_full_gradients() -> None:
-    # As FedCM in the first round; u = .5 * mean(1, -3).
-    first = {"w": 1.4375, "u": -0.5, "output": 1.4375}
-    assert after("mimelite(0.5)", rounds=1) == first
-    # A: 1.203125, 1.02734375. B: 2.203125, 2.77734375. u = .5 * mean(1.4375, -2.5625) - .25.
-    assert after("mimelite(0.5)") == {"w": 1.90234375, "u": -0.53125, "output": 1.90234375}
-    # The server rule does not move u.
-    assert after("mimelite(0.5)+step(2)", rounds=1) == {"w": 1.875, "u": -0.5, "output": 1.875}
-
-
-def test_dual_averaging() -> None:
-    # A: g = 1 at 1, then at .5 - .25. B: g = -3 at 1, then at 2.5 - .25. z = mean(.375, 3.375).
-    found = after("dualavg(0.5)", rounds=1)
-    assert found == {"z": 1.875, "threshold": 0.5, "output": 1.375}
+def half_squares() -> Any:
+    """Return both clients' rows for the network engine."""
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    torch.nn.init.constant_(module.weight, two_clients.START)
+    y = torch.tensor(two_clients.TARGETS, dtype=torch.float64)[:, None]
+    return Network(module, torch.ones_like(y), y, loss=lambda w, y: ((w - y) ** 2).mean() / 2)

@@ -217,7 +217,7 @@ def test_odd_file_names_do_not_break_the_line(assert_refused, write):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["frob"], "unknown command 'frob'; known: algorithms, compare, "),
+        (["frob"], "unknown command 'frob'; known: compare, data, demo, "),
         (["data", "frob"], "unknown command 'frob'; known: fetch, list, path"),
         (["--frob"], "No such option '--frob'; see 'fedac --help'"),
         (["run", "--frob"], "; see 'fedac run --help'"),

@@ -45,13 +45,21 @@ def test_where_methods_run(fedac):
 def test_a_method_is_described(fedac):
     code, out, err = fedac("methods", "fedac-i+cv+nesterov(1|0.5,0.3)", "mb-sgd")
     assert (code, err) == (0, "")
-    assert "fedac-i+cv+nesterov(1,0.3)\n      sends w_ag, w, c up and down (12 bytes per" in out
+    assert "\n      sends w_ag, w, c up and down (12 bytes per" in out
+    for name in ("fedac-i", "cv"):
+        assert f"\n      {name}: {(LOCAL_RULES | MEMORIES)[name].rule}\n" in out
+    assert f"\n      nesterov(1,0.3): {SERVER_RULES['nesterov'].rule}\n" in out
     assert "fedac-i+cv+nesterov(0.5,0.3)" in out
     assert "sends gradient up, query point down" in out
     described = json.loads(fedac("methods", "fedac-i+local+adam", "--json").out)
     assert described["methods"] == [
         {
             "name": "fedac-i+local+adam(0.1,0.9,0.99,0.001)",
+            "rules": {
+                "fedac-i": LOCAL_RULES["fedac-i"].rule,
+                "local": MEMORIES["local"].rule,
+                "adam(gamma=0.1, b1=0.9, b2=0.99, tau=0.001)": SERVER_RULES["adam"].rule,
+            },
             "up": ["w_ag"],
             "down": ["w_ag"],
             "bytes_per_parameter": {"up": 4, "down": 4},
@@ -60,6 +68,31 @@ def test_a_method_is_described(fedac):
             "runs_in": ["simulator: fast, network and reference engines", "PyTorch", "Flower"],
         }
     ]
+
+
+@pytest.mark.parametrize(
+    ("method", "saying"),
+    [
+        ("fedcm(0)", "a of fedcm must be a finite number above 0"),
+        ("fedcm(2)", "a of fedcm must be above 0 and at most 1, got 2"),
+        ("feddyn(-1)", "a of feddyn must be a finite number above 0"),
+        ("fedavg+exp(0)", "'exp(0)': eps must be a finite number above 0"),
+        ("mimelite(1)", "'mimelite(1)': beta must be a number at least 0 and below 1"),
+        ("dualavg(-1)", "'dualavg(-1)': l1 must be a finite number, at least 0"),
+        ("fednova(2)", "'fednova(2)': too many positional arguments; it is written fednova"),
+        ("feddyn+cv", "'feddyn' has its own server rule and its own correction"),
+        ("feddyn+nesterov", "'feddyn' has its own server rule and its own correction"),
+        ("momentum+feddyn", "'feddyn' needs a local rule with one sequence"),
+        ("fednova+fedcm", "use only one of 'fednova' and 'fedcm'"),
+        ("prox(0.1)+fednova", "'fednova' needs the local rule fedavg, not 'prox(0.1)'"),
+        ("fedac-i+fedcm", "'fedcm' needs the local rule fedavg, not 'fedac-i'"),
+        ("dualavg+nesterov", "'dualavg(0.001)' cannot have a server rule"),
+        ("mimelite+reset", "'reset' does not work with 'mimelite(0.9)'"),
+        ("led+cv", "'scaffnew' needs the plain average and no other memory; use 'cv'"),
+    ],
+)
+def test_wrong_numbers_and_combinations_are_named(assert_refused, method, saying):
+    assert_refused("methods", method, saying=saying)
 
 
 @pytest.mark.parametrize("command", ["methods", "run"])
@@ -98,3 +131,19 @@ def test_a_sweep_of_compositions(fedac, small, tmp_path):
     code, out, _ = fedac("sweep", *options, "--out", tmp_path)
     assert "0 runs now, 8 before" in out
     assert fedac("report", tmp_path).code == 0
+
+
+def test_methods_that_are_not_linear_leave_the_others_in_the_fast_engine(fedac, small, tmp_path):
+    options = ("--dataset", small, "--l2", 0.1, "--clients", 5, "-K", "2,4", "-T", 16)
+    options += ("--eta", 0.1)
+    losses = {}
+    for names in ("fedavg,scaffold", "fedavg,dualavg,scaffold"):
+        code, _, err = fedac("sweep", *options, "--algorithms", names, "--out", tmp_path / names)
+        assert code == 0, err
+        assert err.count("running on the reference engine") == ("dualavg" in names)
+        with Store(tmp_path / names) as store:
+            frame = store.frame().sort_values(["K", "algorithm"])
+        linear = frame[frame["algorithm"] != "dualavg(0.001)"]
+        losses[names] = linear["final_loss"].tolist()
+    one, other = losses.values()
+    assert one == other  # in single precision, unlike on the reference engine

@@ -47,12 +47,21 @@ def assert_same(mine: np.ndarray, other: np.ndarray) -> None:
 @pytest.mark.parametrize(
     "algorithm",
     ["fedavg+momentum(1, 0)", "fedavg+nesterov(1, 0)", "fedavg+slowmo(1, 0)", "fedavg+step(1)",
-     "prox(0)", "momentum(0)", "momentum(0)+local", "gpa(0, 0)"],
+     "prox(0)", "momentum(0)", "momentum(0)+local", "gpa(0, 0)", "fednova", "fedavg+exp(1e300)",
+     "fedcm(1)", "mimelite(0)"],
 )  # fmt: skip
 def test_this_is_fedavg(algorithm, local_steps):
     federation = Five(2)
     options = {"local_steps": local_steps, "weighting": "examples"}
     assert_same(outputs(federation, algorithm, **options), outputs(federation, "fedavg", **options))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "twin"), [("led", "scaffnew"), ("led", "scaffold"), ("fedcm(1)+cv", "scaffold")]
+)
+def test_this_is_scaffold_if_all_take_part(algorithm, twin):
+    federation = Five(2)
+    assert_same(outputs(federation, algorithm), outputs(federation, twin))
 
 
 @pytest.mark.parametrize("local_steps", [1, 4])
@@ -166,7 +175,8 @@ def test_one_full_step_with_nesterov_is_pytorchs_sgd(memory):
 
 def test_who_reaches_the_pooled_optimum():
     problem = Quadratics()
-    for algorithm in ("scaffold", "scaffnew", "fedavg+cv+momentum(1, 0.3)"):
+    exact = ("scaffold", "scaffnew", "fedavg+cv+momentum(1, 0.3)", "feddyn(1)", "scaffold-m(0.5)")
+    for algorithm in exact:
         assert abs(problem.run(algorithm) - problem.optimum).max() < 1e-12, algorithm
     for algorithm in ("fedavg", "fedavg+momentum(1, 0.3)"):
         assert abs(problem.run(algorithm) - problem.optimum).max() > 1e-3, algorithm

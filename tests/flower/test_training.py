@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import two_clients
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
 pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'fedac[torch]'")
@@ -19,6 +20,7 @@ from fedac.algorithms import FEDAC_I, ClientWork, RoundInfo, compose, get
 from fedac.algorithms.server import ServerRule
 from fedac.flower import (
     InProcessGrid,
+    LocalStrategy,
     QuorumError,
     Step,
     TorchModel,
@@ -143,6 +145,45 @@ def epochs(model, local, data, i):
     """As many steps as this client likes, each on all its rows."""
     for _ in range(EPOCHS[i]):
         step(model, local, data)
+
+
+LINEAR = [each for each in two_clients.BY_HAND if each.method not in two_clients.NOT_LINEAR]
+
+
+@pytest.mark.parametrize("by_hand", LINEAR, ids=two_clients.name_of)
+def test_rounds_by_hand(by_hand):
+    app = tell_number(ClientApp(), lambda context: 1)
+
+    def make():
+        module = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
+        torch.nn.init.constant_(module.weight, two_clients.START)
+        return module
+
+    @app.train()
+    def train(message, context):
+        model, m = make(), context.node_config["partition-id"]
+
+        def backward():
+            ((model.weight - two_clients.TARGETS[m]) ** 2 / 2).sum().backward()
+
+        with local_training(message, context, model, full_gradient=backward) as local:
+            for _ in range(by_hand.steps[m]):
+                local.optimizer.zero_grad()
+                backward()
+                local.optimizer.step()
+        return local.reply({"num-examples": 1})
+
+    for rounds, expected in enumerate(by_hand.states, start=1):
+        strategy = LocalStrategy(
+            by_hand.method, eta=two_clients.ETA, mu=1.0, local_steps=max(by_hand.steps),
+            min_nodes=2, evaluate_every=0,
+        )  # fmt: skip
+        grid = InProcessGrid(app, 2)
+        result = strategy.start(grid, torch_arrays(make()), num_rounds=rounds)
+        held = {**result.sequences, **result.server}
+        found = {key.partition("/")[0]: array.item() for key, array in held.items()}
+        assert found == pytest.approx(expected, rel=1e-14)
+        assert result.arrays["weight"].numpy().item() == found["w"]
 
 
 # -- the same steps -------------------------------------------------------------------------------

@@ -324,19 +324,45 @@ def test_methods_of_heterogeneous_clients_find_the_pooled_optimum(
     assert min(distances[:2]) > 1e-2  # the fixed point of FedAvg is elsewhere
 
 
-@both_engines
+@pytest.mark.parametrize("engine", [pytest.param("reference", marks=pytest.mark.slow), "fast"])
 def test_steps_that_differ_bias_fedavg_and_not_fednova(engine) -> None:
     F = quadratics()
     best, etas = optimum(F).w, [0.08, 0.02, 0.005]
-    names = ["fedavg", "fednova", "scaffold", "fednova+cv", "scaffnew"]
+    names = ["fedavg", "fednova", "scaffold", "fednova+cv", "scaffnew", "feddyn(0.5)"]
     result = run(F, names, engine, clients=np.arange(6), batch="full", K=[1, 2, 3, 5, 8, 13],
                  T=None, rounds=6000, eta=etas)  # fmt: skip
-    distance = np.reshape([np.linalg.norm(one.w - best) for one in result.runs], (5, 3))
+    distance = np.reshape([np.linalg.norm(one.w - best) for one in result.runs], (6, 3))
     fedavg, fednova, *exact = distance
     # The bias of FedAvg stays as eta goes to 0; that of FedNova is drift, in proportion to eta.
     assert fedavg[2] > 0.8 * fedavg[0] > 0.1
     np.testing.assert_allclose(fednova[:2] / fednova[1:], 4, rtol=0.25)
-    assert np.max(exact) < 1e-7
+    assert np.max(exact) < 1e-8
+
+
+def test_dual_averaging_finds_the_sparse_optimum() -> None:
+    # One step a round is dual averaging on the pooled loss; compare with proximal gradient steps.
+    F, l1, w = LogisticRegression(X, y, l2=0.05), 0.02, np.zeros(5)
+    for _ in range(4000):
+        w = w - 0.3 * F.gradient(w)
+        w = np.sign(w) * np.maximum(np.abs(w) - 0.3 * l1, 0)
+    assert 0 < (w == 0).sum() < 5
+    found = run(F, f"dualavg({l1})", K=1, T=4000, batch="full").runs[0].w
+    np.testing.assert_allclose(found, w, rtol=0, atol=1e-10)
+    assert ((found == 0) == (w == 0)).all()
+
+
+@both_engines
+def test_an_average_over_steps_needs_equal_steps(engine) -> None:
+    # Where all iterates are 1 the average is 1, but not divided by another number of steps.
+    F = LeastSquares(np.ones((6, 1)), np.ones(6))
+    options = {"clients": [0, 0, 1, 1, 2, 2], "batch": "full", "T": None, "rounds": 3}
+    for steps in ({"K": [1, 2, 6]}, {"K": None, "epochs": 1, "batch": 1}):
+        many = options | steps | {"start": [1.0]}
+        if "epochs" in steps:  # clients of two rows each take two steps
+            assert run(F, "fedavg-weighted", engine, **many).runs[0].w == pytest.approx(1.0)
+            many["clients"] = [0, 1, 1, 2, 2, 2]
+        with pytest.raises(InputError, match="'fedavg-weighted' counts local steps, so all client"):
+            run(F, "fedavg-weighted", engine, **many)
 
 
 def test_scaffnew_needs_everybody() -> None:

@@ -444,6 +444,26 @@ def test_epochs_equal_a_plain_loop(weighting, engine):
         np.testing.assert_allclose(ours.w, theirs, rtol=0, atol=1e-9, err_msg=ours.algorithm)
 
 
+@both_backends
+@both_weightings
+@pytest.mark.parametrize(
+    ("method", "twin"),
+    [
+        ("fednova", "fedavg"),
+        ("fedavg+exp(1e300)", "fedavg"),
+        ("fedcm(1)", "fedavg"),
+        ("mimelite(0)", "fedavg"),
+        ("fedcm(1)+cv", "scaffold"),
+        ("led", "scaffnew"),
+    ],
+)
+def test_identities(method, twin, weighting, backend):
+    participation = 1.0 if get(method).everybody else 0.5
+    options = {"weighting": weighting, "backend": backend, "participation": participation}
+    one, other = (run(name, batch=2, **options).runs[0].w for name in (method, twin))
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
+
+
 def plain_scaffnew(rounds: list[Round], K: int) -> torch.Tensor:
     """Control variates h_m that move by (x - y_m)/(K eta), with the same K for all clients.
 

@@ -136,6 +136,17 @@ def test_a_copy_needs_a_full_gradient_of_its_own() -> None:
     assert torch.equal(twin.output(), training.output())
 
 
+@pytest.mark.usefixtures("alone")
+def test_an_average_over_steps_needs_loaders_of_one_length() -> None:
+    averages = synchronize(Training("fedavg-weighted").optimizer)
+    expected = pytest.raises(InputError, match="'fedavg-weighted' counts local steps, so all")
+    with expected, averages.join():
+        pass
+    averages = synchronize(Training("fedavg").optimizer)
+    with averages.join():
+        pass
+
+
 @pytest.mark.parametrize(
     ("algorithm", "options", "message"),
     [

@@ -166,12 +166,16 @@ def test_pieces_matter(in_processes) -> None:
 
 # -- identities --------------------------------------------------------------------------------
 
-# They are FedAvg for any data; the last two are FedAc for any data.
+# They are FedAvg or FedAc for any data.
 AS_FEDAVG = [
     "fedavg+momentum(1, 0)", "fedavg+nesterov(1, 0)", "slowmo(1, 0)", "fedavg+step(1)", "prox(0)",
     "fedac as fedavg", "gpa(0, 0)", "momentum(0)", "momentum(0)+local", "gpa(0, 0)+local",
+    "fednova", "fedavg+exp(1e300)", "fedcm(1)", "mimelite(0)",
 ]  # fmt: skip
-AS_FEDAC = ["fedac-i+momentum(1, 0)", "fedac-i+nesterov(1, 0)", "fedac-i+slowmo(1, 0)"]
+AS_FEDAC = [
+    "fedac-i+momentum(1, 0)", "fedac-i+nesterov(1, 0)", "fedac-i+slowmo(1, 0)",
+    "fedac-i+exp(1e300)",
+]  # fmt: skip
 ROUNDS = [8, 1]
 ON_MEAN = {"weighting": "examples", "batch": "full", "eta": ETA}
 
@@ -214,6 +218,10 @@ def test_gpa_is_fedac(alike) -> None:
 
 def test_scaffnew_is_scaffold_if_all_take_part(in_processes) -> None:
     assert_same(in_processes["scaffnew"], in_processes["scaffold"])
+
+
+def test_led_is_scaffnew(in_processes) -> None:
+    assert_same(in_processes["led"], in_processes["scaffnew"])
 
 
 @pytest.fixture(scope="module")
@@ -263,8 +271,11 @@ def test_one_step_a_round_with_nesterov_is_sgd_of_pytorch(alike, problem, name: 
         np.testing.assert_allclose(rank["outputs"], wanted, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["scaffold", "scaffnew", "fedac-i+cv", "fedavg", "fedac-i"])
-def test_with_control_variates_the_pooled_optimum_is_reached(processes, name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["scaffold", "scaffnew", "fedac-i+cv", "feddyn(1)", "scaffold-m(0.5)", "fedavg", "fedac-i"],
+)
+def test_with_corrections_the_pooled_optimum_is_reached(processes, name: str) -> None:
     curvature = [[1.0, 0.2], [0.3, 0.8], [0.5, 0.4], [0.9, 0.6]]
     minimizer = [[1.0, -2.0], [3.0, 0.5], [-4.0, 1.0], [0.0, 2.0]]
     ended = processes(

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import two_clients
 
 from fedac import Clients, LogisticRegression, simulate
 from fedac.algorithms import get
@@ -136,6 +137,18 @@ def test_steps_and_absences_matter(in_processes) -> None:
 
 
 # -- by hand, from the papers ------------------------------------------------------------------
+
+
+LINEAR = [each for each in two_clients.BY_HAND if each.method not in two_clients.NOT_LINEAR]
+
+
+def test_rounds_of_two_workers(processes) -> None:
+    runs = [{"method": r.method, "steps": r.steps, "count": len(r.states)} for r in LINEAR]
+    problem = {"targets": two_clients.TARGETS, "start": two_clients.START, "eta": two_clients.ETA}
+    for process in processes("hand_jobs:rounds", world=2, runs=runs, **problem):
+        assert process.code == 0, process.err
+        for found, rounds in zip(process.result, LINEAR, strict=True):
+            assert found == [pytest.approx(state, rel=1e-14) for state in rounds.states]
 
 
 def by_hand(problem, method, weighting):

@@ -65,6 +65,18 @@ def output_counts_steps(algorithm: Algorithm, hp: Hyperparameters) -> bool:
     return bool(_probe_output(algorithm, hp, 16) != _probe_output(algorithm, hp, 32))
 
 
+def require_equal_steps(algorithm: Algorithm, hp: Hyperparameters) -> None:
+    """Raise InputError if the output is wrong where clients take different numbers of steps.
+
+    FedAvg's weighted average divides by a sum over all local steps, the same for all clients.
+    """
+    if output_counts_steps(algorithm, hp):
+        raise InputError(
+            f"the output of '{algorithm.name}' counts local steps, so all clients must take the "
+            "same number; use fedavg, or the same K for all"
+        )
+
+
 def _probe_output(algorithm: Algorithm, hp: Hyperparameters, t: int) -> Any:
     """Return the output after t steps for a state whose vectors all differ."""
     state = tuple(np.array([1.0 + s]) for s in range(len(algorithm.state_names)))

@@ -129,6 +129,22 @@ def boundary_form(algorithm: Algorithm, hp: Hyperparameters, steps: int) -> Boun
     return Boundary(first_memory, enter, left[:U], left[U:], steps, slope)
 
 
+def is_linear(algorithm: Algorithm) -> bool:
+    """Return whether an algorithm has both forms; others run on few engines.
+
+    >>> from fedac.algorithms import get
+    >>> is_linear(get("scaffold-m")), is_linear(get("dualavg"))
+    (True, False)
+    """
+    try:
+        hp = algorithm.couple(eta=0.1, mu=0.1, K=4)
+        linear_form(algorithm, hp)
+        boundary_form(algorithm, hp, 4)
+    except InputError:
+        return False
+    return True
+
+
 def _slope(left_after: Callable[[int], Rows]) -> Rows | None:
     """Return B if the coefficients after some steps are A + B/steps, else None."""
     try:

@@ -236,7 +236,7 @@ def _make_local_rule(text: str) -> Algorithm:
     name = SYNONYMS.get(typed, typed)
     make = look_up("local rule", name, LOCAL_RULES).make
     values = _bind(make, text)
-    rule: Algorithm = make(*values)
+    rule: Algorithm = _build(make, text, values)
     # AdamW is known by its four usual numbers: they would only make its name long.
     if not values or (len(values) > FEW_NUMBERS and values == _bind(make, name)):
         return rule
@@ -249,8 +249,16 @@ def _make_server_rule(text: str) -> ServerRule:
     if name not in SERVER_RULES:
         raise unknown_name("memory or server rule", name, [*MEMORIES, *SERVER_RULES])
     make = SERVER_RULES[name].make
-    rule: ServerRule = make(*_bind(make, text))
+    rule: ServerRule = _build(make, text, _bind(make, text))
     return rule
+
+
+def _build(make: Callable[..., Any], text: str, numbers: tuple[float, ...]) -> Any:
+    """Return the piece with these numbers, or name the piece whose number is wrong."""
+    try:
+        return make(*numbers)
+    except InputError as error:
+        raise InputError(f"'{text}': {error}") from None
 
 
 def _server_name(rule: ServerRule) -> str:
@@ -283,10 +291,19 @@ def _bind(make: Callable[..., Any], text: str, *, given: int = 0) -> tuple[float
     return bound.args
 
 
+def pieces_of(method: str) -> list[str]:
+    """Return the pieces that a name stands for.
+
+    >>> pieces_of("scaffold-m(0.2)+nesterov")
+    ['fedavg', 'cv', 'fedcm(0.2)', 'nesterov']
+    """
+    first, *others = split_names(method, "+")
+    return [*_replace_well_known(first), *others]
+
+
 def split_server_rule(method: str) -> tuple[list[str], ServerRule | None]:
     """Return a method's other pieces and its server rule; None if the server takes the mean."""
-    first, *others = split_names(method, "+")
-    local, *rest = [*_replace_well_known(first), *others]
+    local, *rest = pieces_of(method)
     rules = [piece for piece in rest if parse_piece(piece).name in SERVER_RULES]
     kept = [local, *(piece for piece in rest if piece not in rules)]
     return kept, _make_server_rule(rules[0]) if rules else None

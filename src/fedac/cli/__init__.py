@@ -57,8 +57,15 @@ def main(arguments: list[str] | None = None) -> None:
     prepare_streams()
     # Jupyter sets a backend here that other environments lack; we only write files.
     os.environ["MPLBACKEND"] = "agg"
+    shown: set[str] = set()
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        if str(message) not in shown:  # groups of runs warn one by one
+            notice(f"warning: {message}")
+        shown.add(str(message))
+
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: notice(f"warning: {message}")
+        warnings.showwarning = show
         warnings.simplefilter("default", UserWarning)
         # NumPy's overflow warnings: the status "diverged" says the same.
         warnings.simplefilter("ignore", RuntimeWarning)

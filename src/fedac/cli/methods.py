@@ -9,11 +9,18 @@ import click
 
 from fedac.algorithms import ALGORITHMS, Algorithm, compose, expand
 from fedac.algorithms.algorithm import NUMBERS
-from fedac.algorithms.catalog import LOCAL_RULES, MEMORIES, SERVER_RULES, WELL_KNOWN, Piece
-from fedac.algorithms.linear import boundary_form, linear_form
-from fedac.algorithms.parsing import find_algorithm, signature
+from fedac.algorithms.catalog import (
+    LOCAL_RULES,
+    MEMORIES,
+    SERVER_RULES,
+    SYNONYMS,
+    WELL_KNOWN,
+    Piece,
+)
+from fedac.algorithms.linear import is_linear
+from fedac.algorithms.parsing import find_algorithm, pieces_of, signature
 from fedac.cli import options
-from fedac.errors import InputError
+from fedac.validate import parse_piece
 
 KINDS = {
     "local_rules": "Local rules: one step of a client. g is a stochastic gradient at w, unless a "
@@ -41,8 +48,7 @@ Values separated by | are several methods: fedavg+nesterov(0.7|1, 0.9).
 def methods_command(*, names: tuple[str, ...], as_json: bool) -> None:
     """List the pieces and names of methods: rules, bytes, memory and runtimes."""
     if names:
-        methods = [find_algorithm(one) for name in names for one in expand(name)]
-        listed = {"methods": [{"name": method.name} | _describe(method) for method in methods]}
+        listed = {"methods": [_method(one) for name in names for one in expand(name)]}
     else:
         listed = _everything()
     if as_json:
@@ -55,6 +61,17 @@ def methods_command(*, names: tuple[str, ...], as_json: bool) -> None:
             print(_text(entry))
     if not names:
         print(HOW)
+
+
+def _method(name: str) -> dict[str, Any]:
+    """Describe a method and its pieces."""
+    method, rules = find_algorithm(name), {}
+    for piece in pieces_of(name):
+        known = parse_piece(piece).name
+        if found := (LOCAL_RULES | MEMORIES | SERVER_RULES).get(SYNONYMS.get(known, known)):
+            default = signature(known, found.make, given=1 if known in MEMORIES else 0)
+            rules[piece if "(" in piece else default] = found.rule
+    return {"name": method.name, "rules": rules, **_describe(method)}
 
 
 # Local rules in the examples of memories that need a state.
@@ -114,11 +131,7 @@ def _describe(method: Algorithm) -> dict[str, Any]:
 
 def _runtimes(method: Algorithm) -> list[str]:
     """Return where a method runs; only linear rules are more than functions to a runtime."""
-    hp = method.couple(eta=0.1, mu=0.1, K=4)
-    try:
-        linear_form(method, hp)
-        boundary_form(method, hp, 4)
-    except InputError:
+    if not is_linear(method):
         return ["simulator: reference and network engines"]
     engines = "simulator: fast, network and reference engines"
     if method.minibatch:
@@ -139,6 +152,7 @@ def _text(entry: dict[str, Any]) -> str:
     example = entry.get("example", "")
     lines = [f"{entry['name']} = {entry['is']}" if "is" in entry else entry["name"]]
     lines += [entry["rule"]] if "rule" in entry else []
+    lines += [f"{piece}: {rule}" for piece, rule in entry.get("rules", {}).items()]
     lines.append(f"{example} {traffic}" if "+" in example else traffic)
     lines.append(f"runs in {'; '.join(entry['runs_in'])}")
     lines += [f"({entry['source']})"] if "source" in entry else []

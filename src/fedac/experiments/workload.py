@@ -14,6 +14,7 @@ import numpy as np
 
 from fedac.algorithms import Algorithm
 from fedac.algorithms.checks import fingerprint, is_fedavg
+from fedac.algorithms.linear import is_linear
 from fedac.algorithms.parsing import find_algorithm
 from fedac.data import Clients, Dataset
 from fedac.data.dataset import REAL
@@ -196,11 +197,19 @@ class Workload:
         on_progress: Callable[[int], object] = lambda queries: None,
         on_compile: Callable[[], object] = lambda: None,
     ) -> list[tuple[RunSpec, Outcome]]:
-        """Run some runs of one group."""
+        """Run some runs of one group, apart those whose algorithm would slow down all others."""
+        how: dict[str, Any] = {"on_progress": on_progress, "on_compile": on_compile}
+        if not self.objective.is_network:
+            slow = [run for run in runs if not is_linear(self.algorithms[run.algorithm])]
+            if 0 < len(slow) < len(runs):
+                parts = [run for run in runs if run not in slow], slow
+                return [
+                    one for part in parts for one in self.run(part, f_star, threads=threads, **how)
+                ]
         # Tuning tries too large step sizes as well; the sweep's summary counts them.
         result = self.simulate(
             runs, self.federation(runs[0]), quiet=True, backend=runs[0].backend, threads=threads,
-            on_progress=on_progress, on_compile=on_compile,
+            **how,
         )  # fmt: skip
         outcomes = [
             Outcome(

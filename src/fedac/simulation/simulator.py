@@ -417,14 +417,17 @@ def _lane(
     federation: Federation, algorithm: Algorithm, eta: float | Decay, *, mu: float, K: int
 ) -> Lane:
     first = eta.start if isinstance(eta, Decay) else eta
-    if hasattr(checks.couple(algorithm, eta=first, mu=mu, K=K), "K"):
+    hp = checks.couple(algorithm, eta=first, mu=mu, K=K)
+    if not federation.equal_steps:
+        checks.require_equal_steps(algorithm, hp)
+    if hasattr(hp, "K"):
         # It divides all clients' moves by this number: with one below half of a client's steps,
         # that client's control variate would overshoot.
         K = federation.most_steps or K
+        hp = checks.couple(algorithm, eta=first, mu=mu, K=K)
     if not isinstance(eta, Decay):
-        return Lane(algorithm, checks.couple(algorithm, eta=eta, mu=mu, K=K))
-    checks.check_decay(algorithm, eta=eta.start, mu=mu, K=K)
-    hp = checks.couple(algorithm, eta=eta.start, mu=mu, K=K)
+        return Lane(algorithm, hp)
+    checks.check_decay(algorithm, eta=first, mu=mu, K=K)
     return Lane(algorithm, hp, eta, mu, K)
 
 

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from fedac.algorithms.checks import require_equal_steps
 from fedac.algorithms.server import ServerRule
 from fedac.errors import InputError
 from fedac.federation.checkpoint import MissingCheckpointError
@@ -254,6 +255,8 @@ class Synchronizer:
         self._require_current()
         if self._joining:
             raise InputError("averages.join() is already in use; leave it first")
+        algorithm, (first, *_) = self.optimizer.algorithm, self.optimizer.param_groups
+        require_equal_steps(algorithm, self.optimizer.hyperparameters(first["last"]))
         self._joining = True
         try:
             yield

@@ -32,7 +32,7 @@ def with_client_momentum(rule: Algorithm, a: float = 0.1) -> Algorithm:
     """
     if rule.update is not FEDAVG.update:
         raise InputError(f"'fedcm' needs the local rule fedavg, not '{rule.name}'")
-    if not 0 < require_positive("a", a) <= 1:
+    if not 0 < require_positive("a of fedcm", a) <= 1:
         raise InputError(f"a of fedcm must be above 0 and at most 1, got {a:g}")
     return override(
         rule,

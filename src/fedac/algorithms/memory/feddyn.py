@@ -51,7 +51,7 @@ def with_feddyn(rule: Algorithm, a: float = 0.1) -> Algorithm:
     (name,) = rule.sequences
     return override(
         rule,
-        _FedDyn(rule, require_positive("a", a)),
+        _FedDyn(rule, require_positive("a of feddyn", a)),
         local=(*rule.local_sequences, "correction"),
         memory=(*rule.memory, "z_m"),
         server=("z",),

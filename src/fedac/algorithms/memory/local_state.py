@@ -31,6 +31,8 @@ def with_reset(rule: Algorithm) -> Algorithm:
     """
     _require_state(rule, "reset")
     if not rule.memory:
+        if not rule.is_plain:
+            raise InputError(f"'reset' does not work with '{rule.name}': its state is the server's")
         rule = with_local_momentum(rule)  # a client without memory starts afresh
     return override(rule, _Reset(rule), memory=(), first_memory=None)
 
