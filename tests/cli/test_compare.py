@@ -20,7 +20,7 @@ SMALL = (
 )  # fmt: skip
 BANDS = ("rounds", "megabytes", "seconds", "suboptimality", "smallest", "ratio")
 ROW = [
-    "method", "K", "wire", "algorithm", "eta", "server_step", "momentum", "mu", "edge",
+    "method", "K", "wire", "mode", "algorithm", "eta", "server_step", "momentum", "mu", "edge",
     "server_edge", "all_clients", "reached", "seeds_reached",
     *(name + end for name in BANDS for end in ("", "_low", "_high")), "level",
 ]  # fmt: skip

@@ -93,8 +93,8 @@ def test_round_trip(folder):
         "final_loss", "best_suboptimality", "final_suboptimality", "f_star",
         "megabytes_per_worker", "n_samples", "n_features", "record_every", "precision", "seconds",
         "version", "created", "trained_loss", "data_hash", "mu", "model", "objective", "intercept",
-        "backend", "split", "split_seed", "participation", "batch", "weighting", "epochs", "decay",
-        "wire", "test",
+        "backend", "split", "split_seed", "participation", "batch", "weighting", "mode",
+        "availability", "oversample", "epochs", "decay", "wire", "timing", "test",
         "test_loss", "test_accuracy", "bytes_up", "bytes_down", "minibatch", "federation",
     ]  # fmt: skip
     assert list(frame.eta) == [0.1, 0.2, 10.0]

@@ -242,6 +242,10 @@ class Question:
                 f"{options.spelled('availability')}"
             )
         require_deadline(spec.oversample, map(Mode.parse, question.modes))
+        for name in spec.several("algorithm"):
+            reasons = [question.refuses(name, mode) for mode in question.modes]
+            if reasons[0] and all(reasons):
+                raise reasons[0]
         lengths = product(spec.several("local_steps"), question.modes)
         longest = max(K * question.rounds_of(K, mode) for K, mode in lengths)
         if longest > LARGEST_COUNT:
@@ -273,16 +277,14 @@ class Question:
         """When clients are available."""
         return str(Availability.parse(self.spec.availability))
 
-    def allows(self, method: str, mode: str) -> bool:
-        """Return whether a method runs in a mode."""
+    def refuses(self, method: str, mode: str) -> InputError | None:
+        """Return why a method does not run in a mode, or None if it does."""
         work = Work(mode=Mode.parse(mode), availability=Availability.parse(self.spec.availability))
         try:
             work.require_method(find_algorithm(method))
-        except InputError:
-            if len(self.modes) == 1:
-                raise
-            return False
-        return True
+        except InputError as reason:
+            return reason
+        return None
 
     def rounds_of(self, K: int, mode: str = "rounds") -> int:
         """Return the number of rounds of a run with K local steps.

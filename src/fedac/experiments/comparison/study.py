@@ -139,7 +139,7 @@ class Study:
             for wire in spec.several("wire")
             for K in spec.several("local_steps")
             for method in spec.several("algorithm")
-            if question.allows(method, mode)
+            if not question.refuses(method, mode)
         ]
         self._baseline_values = cache(self._run_baseline)
         self._costs = cache(self._compute_costs)

@@ -44,7 +44,7 @@ WELL_KNOWN = ("fedavg", "fedac-i")
 MOST_NAMED = 5
 UNITS = {"rounds": " rounds", "megabytes": " MB", "seconds": " seconds"}
 # The columns of `Comparison.table`.
-SHOWN = ("method", "K", "wire", "mode", "eta", *AXES, "suboptimality", "ratio", "level")
+SHOWN = ("method", "K", "wire", "eta", *AXES, "suboptimality", "ratio", "level")
 
 
 class Variant(NamedTuple):
@@ -109,7 +109,7 @@ class Row:
     method: str  # as the user named it
     K: int
     wire: str
-    mode: str
+    mode: str = "rounds"
     algorithm: str  # with the tuned numbers of its server rule
     # Tuned numbers: None where the method has no such number, or every try diverged.
     eta: float | None = None
@@ -229,18 +229,20 @@ class Comparison:
     def table(self) -> pd.DataFrame:
         """The ten most important columns: each method (and wire) at its best K, the best first.
 
-        With a test set, its metrics follow.
+        If there are several modes, the best one is a column too. With a test set, its metrics
+        follow.
         """
         best = [self.rows.index(row) for row in self.best_rows]
         tests = [name for name in map(metric_column, METRICS) if name in self.frame]
         shown = [_column(self.measure) if name == SUBOPTIMALITY else name for name in SHOWN]
+        if len(self.question.modes) > 1:
+            shown.insert(shown.index("wire") + 1, "mode")
         return self.frame.loc[best, [*shown, *tests]].reset_index(drop=True)
 
     def _short_table(self) -> pd.DataFrame:
-        """Return the table without empty columns, and without wires and modes that all share."""
+        """Return the table without empty columns, and without the wire if all use float32."""
         table = self.table.dropna(axis=1, how="all")
-        usual = {"wire": {FLOAT32}, "mode": {"rounds"}}
-        return table.drop(columns=[name for name, one in usual.items() if set(table[name]) == one])
+        return table.drop(columns="wire") if set(table["wire"]) == {FLOAT32} else table
 
     @property
     def verdict(self) -> str:
