@@ -38,7 +38,8 @@ from fedac.plotting import styles
 DOCS = Path(__file__).parents[1] / "docs"
 METHODS = (
     "mb-sgd", "mb-ac-sgd", "fedavg", "fednova", "fedavgm", "diloco", "outer-nesterov", "fedadam",
-    "fedexp", "fedcm", "mimelite", "feddyn", "scaffold", "scaffold-m", "fedavg+cv+nesterov(1,0.9)",
+    "fedexp", "fedcm", "mimelite(0.9)", "feddyn", "scaffold", "scaffold-m",
+    "fedavg+cv+nesterov(1,0.9)",
     "fedac-i", "fedac-ii", "fedac-i+local", "fedac-i+local+nesterov(1,0.3)", "fedac-i+cv",
     "fedac-i+cv+nesterov(1,0.3)",
 )  # fmt: skip
@@ -281,9 +282,12 @@ def winner(comparison: Comparison, axis: str) -> str:
     if not best:
         return "none"
 
+    target = comparison.question.target
+    assert target is not None
+
     def costs(row: Row) -> list[float]:
         curves = row.curves
-        return [curve.cost_of(comparison.spec.target or 0.0, axis) for curve in curves]
+        return [curve.cost_of(target, axis) for curve in curves]
 
     first, *others = best.values()
     band = getattr(first, axis)
@@ -315,7 +319,8 @@ def counts(rows: pd.DataFrame) -> str:
         best = [str(int((ratios[axis].loc[name] == 1).sum())) for axis in AXES]
         near = [str(int((ratios[axis].loc[name] <= 1.1).sum())) for axis in AXES]
         reached = int(ratios["rounds"].loc[name].notna().sum())
-        cells = [label(name), *best, ", ".join(near), f"{reached} of {len(CASES) * len(KINDS)}"]
+        compared = len(rows.loc[rows["method"] == name, ["problem", "clients"]].drop_duplicates())
+        cells = [label(name), *best, ", ".join(near), f"{reached} of {compared}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

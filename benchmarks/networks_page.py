@@ -37,7 +37,8 @@ from fedac.plotting import styles
 DOCS = Path(__file__).parents[1] / "docs"
 METHODS = (
     "mb-sgd", "fedavg", "fedprox(0.01)", "fedavgm", "diloco", "fedadam", "fedexp", "fedcm",
-    "mimelite", "feddyn", "scaffold", "scaffold-m", "fedavg+cv+nesterov(1,0.9)", "momentum(0.9)",
+    "mimelite(0.9)", "feddyn", "scaffold", "scaffold-m", "fedavg+cv+nesterov(1,0.9)",
+    "momentum(0.9)",
     "fedac-i", "fedac-i+local", "fedac-i+cv", "adamw", "adamw+nesterov(0.7,0.9)",
 )  # fmt: skip
 # A link between data centers, and one to people's homes.

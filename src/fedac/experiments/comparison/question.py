@@ -33,18 +33,17 @@ UNITS = {
     "ms": ("seconds", 1e-3), "s": ("seconds", 1.0), "min": ("seconds", 60.0),
     "h": ("seconds", 3600.0),
 }  # fmt: skip
-# Minibatch SGD, methods in common use, and compositions that won somewhere (docs/benchmark.md).
-# Without SlowMo: at a constant step size it is FedAvgM.
+# The methods that won somewhere in docs/benchmark.md, and FedAvg and FedAc-I to compare them with.
 DEFAULT_METHODS = (
-    "mb-sgd", "mb-ac-sgd", "fedavg", "fedavgm", "diloco", "outer-nesterov", "fedadam", "scaffold",
-    "fedavg+cv+nesterov(1,0.9)", "fedac-i", "fedac-ii", "fedac-i+local",
-    "fedac-i+local+nesterov(1,0.3)", "fedac-i+cv", "fedac-i+cv+nesterov(1,0.3)",
+    "mb-ac-sgd", "fedavg", "fedavgm", "diloco", "outer-nesterov", "fedadam", "mimelite(0.9)",
+    "feddyn", "fedavg+cv+nesterov(1,0.9)", "fedac-i", "fedac-ii", "fedac-i+local+nesterov(1,0.3)",
+    "fedac-i+cv", "fedac-i+cv+nesterov(1,0.3)",
 )  # fmt: skip
-# For networks, which have no optimum for the baselines.
+# For networks, which have no optimum for the baselines: those near the best somewhere in
+# docs/benchmark-networks.md, FedAvg and SCAFFOLD.
 NETWORK_METHODS = (
-    "mb-sgd", "fedavg", "fedprox(0.01)", "fedavgm", "diloco", "fedadam", "scaffold",
-    "fedavg+cv+nesterov(1,0.9)", "momentum(0.9)", "fedac-i", "fedac-i+local", "fedac-i+cv",
-    "adamw", "adamw+nesterov(0.7,0.9)",
+    "fedavg", "fedavgm", "diloco", "fedadam", "feddyn", "fedcm", "scaffold", "momentum(0.9)",
+    "fedac-i", "fedac-i+local", "fedac-i+cv", "adamw",
 )  # fmt: skip
 # The share of rows that a target on a metric of a network is measured on, if no test set is given.
 HELD_OUT = 0.2
@@ -190,15 +189,11 @@ class Question:
         methods = options.names["algorithm"]
         if _lacks_test(given):
             given = {**given, "test": HELD_OUT}
-        # The default methods depend on the participation: check that first.
+        # The default methods depend on the availability: check that first.
         spec = check_spec(options, {**given, methods: "fedavg"})
-        M = spec.workers or spec.clients
-        everybody = taking_part(spec.participation, M) is None if M else spec.participation == 1
         network = spec.model is not None
         always = str(spec.availability) == "always"
-        typed = given.get(methods) or default_methods(
-            everybody=everybody and always, network=network, baselines=always
-        )
+        typed = given.get(methods) or default_methods(network=network, baselines=always)
         typed = [typed] if isinstance(typed, str) else typed
         baselines = tuple(dict.fromkeys(name for name in typed if name in BASELINES))
         if baselines and network:
@@ -355,15 +350,11 @@ def _lacks_test(given: Mapping[str, Any]) -> bool:
     return wanted.metric != SUBOPTIMALITY and not wanted.is_of_clients
 
 
-def default_methods(
-    *, everybody: bool, network: bool = False, baselines: bool = True
-) -> tuple[str, ...]:
-    """Return the methods for full or for partial participation."""
+def default_methods(*, network: bool = False, baselines: bool = True) -> tuple[str, ...]:
+    """Return the methods that are compared unless others are given."""
     if network:
         return NETWORK_METHODS
-    methods = (*DEFAULT_METHODS, "scaffnew")
-    some = tuple(name for name in methods if everybody or not get(name).everybody)
-    return some + (tuple(BASELINES) if baselines else ())
+    return DEFAULT_METHODS + (tuple(BASELINES) if baselines else ())
 
 
 def _spelled_once(typed: Sequence[str], options: OptionSet) -> tuple[str, ...]:
