@@ -180,7 +180,7 @@ def draw_timelines() -> Figure:
         modes = ("rounds", "deadline(1.4s)", "buffer(3)")
         for ax, mode in zip(drawing.subplots(1, 3), modes, strict=True):
             run = fedac.simulate(
-                F, "fedavg", M=12, participation=6, K=16, rounds=20, eta=0.1, link=LINK, mode=mode,
+                F, "fedavg", M=12, participation=6, K=16, rounds=40, eta=0.1, link=LINK, mode=mode,
                 engine="reference",
             ).runs[0]  # fmt: skip
             run.timeline.plot(ax, until=8.0)

@@ -270,7 +270,8 @@ class Timeline:
             else:
                 drawn.set(array=some["staleness"].to_numpy(), cmap="viridis_r")
                 drawn.set_clim(0, max(1.0, float(some["staleness"].max())))
-                ax.figure.colorbar(drawn, ax=ax, label="staleness (server steps)")
+                if some["staleness"].max() > 0:
+                    ax.figure.colorbar(drawn, ax=ax, label="staleness (server steps)")
             ax.add_collection(drawn)
         for time in self.seconds[1:]:
             if time <= end:
