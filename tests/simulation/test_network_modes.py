@@ -319,7 +319,8 @@ def test_a_checkpoint_is_for_one_timeline(tmp_path) -> None:
     given = {"mode": "deadline(7s)", "oversample": 1.5, "participation": 4, "checkpoint": file}
     run("fedavg", **given)
     faster = Link(latency=0.25, gradient=1.0, speeds=[*SPEEDS[:-1], 0.4999999])
-    for change in ({"mode": "deadline(8s)"}, {"oversample": 2.0}, {"link": faster},
-                   {"availability": "share(0.9)"}, {"mode": "rounds", "oversample": 1.0}):  # fmt: skip
+    rounds = {"mode": "rounds", "oversample": 1.0}
+    for change in (rounds, {"mode": "deadline(8s)"}, {"oversample": 2.0}, {"link": faster},
+                   {"availability": "share(0.9)"}):  # fmt: skip
         with pytest.raises(InputError, match="belongs to another simulation: use another file"):
             run("fedavg", **(given | change))

@@ -53,6 +53,9 @@ class Update(NamedTuple):
         again = np.zeros(len(self.members), np.int64)  # works of a client are neighbours, in order
         for i in np.flatnonzero(self.members[1:] == self.members[:-1]) + 1:
             again[i] = again[i - 1] + 1
+        if not (by_version or again.any()):
+            yield np.arange(len(again))
+            return
         keys = np.stack([again, self.versions if by_version else 0 * again], axis=1)
         for key in np.unique(keys, axis=0):
             yield np.flatnonzero((keys == key).all(axis=1))

@@ -73,6 +73,8 @@ def settle(problem: Problem) -> Problem:
     if problem.compile and problem.backend == "loop":
         raise InputError("compile=True needs the batched back end; omit backend='loop'")
     keep_freed_memory()
+    if problem.compile:
+        problem = replace(problem, backend="batched")
     problem = replace(problem, threads=_threads(problem))
     if problem.backend is None and problem.checkpoint is not None:
         problem = replace(problem, backend=stored_backend(problem.checkpoint))
@@ -499,7 +501,7 @@ class Simulation:
 
     def sent_from(self, history: Mapping[int, Tensor], versions: RowNumbers) -> Tensor:
         """Return what clients received that start from these versions: (lanes, clients, ...)."""
-        found = {v: history[v].to(self.dtype) for v in np.unique(versions).tolist()}
+        found = {v: history[v].to(self.dtype) for v in {*versions.tolist()}}
         if len(found) == 1:
             (same,) = found.values()
             return same[:, None].expand(-1, len(versions), -1)
