@@ -53,6 +53,9 @@ class Update(NamedTuple):
         again = np.zeros(len(self.members), np.int64)  # works of a client are neighbours, in order
         for i in np.flatnonzero(self.members[1:] == self.members[:-1]) + 1:
             again[i] = again[i - 1] + 1
+        if not (by_version or again.any()):
+            yield np.arange(len(again))
+            return
         keys = np.stack([again, self.versions if by_version else 0 * again], axis=1)
         for key in np.unique(keys, axis=0):
             yield np.flatnonzero((keys == key).all(axis=1))
@@ -250,6 +253,9 @@ class Federation:
         sizes = self.sizes(update.members)
         if self.epochs is not None:
             return int(sizes.sum()) * self.epochs
+        alike = update.equal_steps and not update.staleness.any()
+        if self.batch is None and self.clients is None and alike:
+            return self.n * int(update.steps[:1].sum())  # all do the same: count one worker
         return int(((sizes if self.batch is None else self.batch) * update.steps).sum())
 
     def queries(self, this_round: Span) -> int:

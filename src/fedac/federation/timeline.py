@@ -211,7 +211,9 @@ class Timeline:
                 column[some] for column in (self.client, self.version, self.steps)
             )
             number: Any = self.number[some]
-            gap: Any = steps if len(steps) and np.ptp(steps) else span.gap
+            gap: Any = span.gap
+            if len(steps):
+                gap = steps if np.ptp(steps) else int(steps[0])
             draws = Span(number, number * stride, gap)
             if (number == span.number).all() and stride == self.schedule.K:
                 draws = span._replace(gap=gap)

@@ -492,7 +492,8 @@ Part = tuple[list[int], Problem]
 def with_timelines(problem: Problem) -> list[Part]:
     """Split a problem into parts whose lanes have the same timeline, and compute it.
 
-    Methods that send the same number of bytes, and compute as much, have the same timeline.
+    Methods that send the same number of bytes, and compute as much, have the same timeline. Each
+    part has its own checkpoint: run.ckpt, run.ckpt.1, and so on.
     """
     if problem.work is None:
         return [([*range(len(problem.lanes))], problem)]
@@ -504,15 +505,17 @@ def with_timelines(problem: Problem) -> list[Part]:
             full_gradient="gradient" in lane.algorithm.asks,
         )  # fmt: skip
         together.setdefault(work, []).append(index)
+    path = problem.checkpoint
     return [
         (
             lanes,
             replace(
                 problem, lanes=tuple(problem.lanes[i] for i in lanes), work=work,
                 timeline=make_timeline(problem.federation, problem.schedule, work),
+                checkpoint=path.with_name(f"{path.name}.{i}") if path and i else path,
             ),
         )
-        for work, lanes in together.items()
+        for i, (work, lanes) in enumerate(together.items())
     ]  # fmt: skip
 
 
@@ -521,8 +524,11 @@ def _start_all(
 ) -> tuple[str, Problem, Generator[list[Snapshot]]]:
     """Start the engine of every part; their snapshots come one part after the other."""
     started = []
+    backend = None  # the choice of the first part
     for lanes, part in parts:  # no comprehension, which would be a frame: warnings count them
+        part = replace(part, backend=part.backend or backend)
         started.append((lanes, *start_engine(part, engine)))
+        backend = started[-1][2].backend
 
     def snapshots() -> Generator[list[Snapshot]]:
         for lanes, _, _, found in started:

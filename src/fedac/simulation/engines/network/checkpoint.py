@@ -76,7 +76,7 @@ class SimulationCheckpoint:
             raise InputError(
                 f"'{self.path}' belongs to another simulation: use another file, or delete it"
             )
-        simulation.restore(meta["groups"], arrays)
+        simulation.restore(meta["groups"], meta["rounds"], arrays)
         found = []
         for parts in meta["history"]:
             lane = parts["lane"]
@@ -126,5 +126,7 @@ def _key(problem: Problem) -> str:
         None if clients is None else clients.fingerprint(), problem.schedule.gaps,
         sorted(problem.records), problem.wire, problem.precision, list(network.metrics),
     ]  # fmt: skip
+    if problem.work is not None:
+        parts.append(repr(problem.work))
     test = [] if network.test is None else [tensor.numpy() for tensor in network.test]
     return content_hash(json.dumps(parts, default=str), problem.start, *test)

@@ -19,9 +19,16 @@ from fedac.algorithms import Algorithm, ClientWork, RoundInfo
 from fedac.algorithms.minibatch import on_clients
 from fedac.errors import InputError, SlowEngineWarning
 from fedac.federation.compression import FLOAT32, keys_of, rounded
-from fedac.federation.round import compress, leave, serve, squared_moves
+from fedac.federation.federation import Update
+from fedac.federation.round import (
+    arrive,
+    compress,
+    leave,
+    serve,
+    squared_moves,
+    staleness_scale,
+)
 from fedac.federation.sampling import client_keys
-from fedac.federation.schedule import Span
 from fedac.objectives.base import RowNumbers
 from fedac.objectives.network import Network, Placed
 from fedac.objectives.network.data import first_line
@@ -37,7 +44,7 @@ from fedac.simulation.engines.network.gradients import (
     saved_bytes,
 )
 from fedac.simulation.engines.network.memory import ClientVectors, keep_freed_memory
-from fedac.simulation.problem import DIVERGED, Lane, Problem, Snapshot
+from fedac.simulation.problem import DIVERGED, Problem, Snapshot
 from fedac.validate import Array, unknown_name
 
 # Memory for the models of a chunk and their activations: more does not stay in the cache, and less
@@ -56,8 +63,6 @@ def refuse(problem: Problem) -> str | None:
     """Run networks, on this machine."""
     if problem.on:
         return "one network is simulated on one machine; spread runs with a sweep on Ray"
-    if problem.timeline is not None:
-        return "a timeline needs the reference engine"
     return None
 
 
@@ -68,6 +73,8 @@ def settle(problem: Problem) -> Problem:
     if problem.compile and problem.backend == "loop":
         raise InputError("compile=True needs the batched back end; omit backend='loop'")
     keep_freed_memory()
+    if problem.compile:
+        problem = replace(problem, backend="batched")
     problem = replace(problem, threads=_threads(problem))
     if problem.backend is None and problem.checkpoint is not None:
         problem = replace(problem, backend=stored_backend(problem.checkpoint))
@@ -106,21 +113,21 @@ def run(problem: Problem) -> Generator[list[Snapshot]]:
             if keeper is not None:
                 keeper.record(found)
     yield found
-    for this_round in islice(problem.schedule, rounds, None):
+    for update in islice(problem.updates(), rounds, None):
         if not simulation.alive:
             return
         # A generator must not change settings of PyTorch while its caller runs.
         with _torch_settings(problem):
-            queries = problem.federation.queries(this_round) * simulation.alive
-            simulation.run_round(this_round)
-            step = this_round.t + this_round.gap
+            queries = problem.federation.queries_of(update) * simulation.alive
+            simulation.run_update(update)
+            step = update.span.t + update.span.gap
             found = simulation.drop_diverged(step)
             if step in problem.records:
                 found += simulation.snapshots(step)
         if keeper is not None:
             keeper.record(found)
             at_end = step == problem.schedule.T or not simulation.alive
-            keeper.write_if_due(simulation, this_round.number + 1, at_end=at_end)
+            keeper.write_if_due(simulation, update.span.number + 1, at_end=at_end)
         problem.on_progress(queries)
         if found:
             yield found
@@ -143,7 +150,7 @@ def _torch_settings(problem: Problem) -> Iterator[None]:
 
 
 class Simulation:
-    """The server's side of all lanes, and the work of the clients of a round."""
+    """The server's side of all lanes, and the work of the clients of its steps."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -156,7 +163,8 @@ class Simulation:
         self.groups = [MethodLanes(self, lanes) for lanes in by_algorithm.values()]
         self.dropout = bool(seeded_dropouts(self.placed.module))
         self._set_buffers()
-        self._chunk: int | None = None
+        self._first = _largest_update(problem)
+        self.chunk = self._chunk_size()
         self._backend: Backend | None = None
         if problem.compile:
             self._fused_step = torch.compile(self._local_step, dynamic=False)
@@ -165,6 +173,7 @@ class Simulation:
         network, M = self.network, self.federation.M
         first = torch.as_tensor(network.first_buffers).to(self.placed.device, self.wide)
         self.buffers = first.expand(len(self.problem.lanes), -1).clone()
+        self.history: dict[int, Tensor] = {}  # the buffers of versions that clients work from
         self.own_buffers = None
         if network.changing and network.buffers == "local":
             self.own_buffers = ClientVectors(1, len(self.buffers), M, len(first), self.dtype)
@@ -189,73 +198,83 @@ class Simulation:
         """The lanes that have not diverged, in the order of their tensors."""
         return np.array([lane for group in self.groups for lane in group.lanes], np.int64)
 
-    def run_round(self, this_round: Span) -> None:
-        """Run one round of all lanes."""
-        r, federation = this_round.number, self.federation
-        members = federation.members(r)
-        steps = federation.steps(members, this_round)
-        weights = federation.weights(members)
-        # Clients with more steps first, so that those still at work are the first of a chunk.
-        order = np.argsort(-steps, kind="stable")
+    def run_update(self, update: Update) -> None:
+        """Take a step of the server in all lanes."""
+        number, members, steps = update.span.number, update.members, update.steps
+        self.history[number] = self.buffers
         for group in self.groups:
-            group.begin_round(r)
-        total_buffers = torch.zeros_like(self.buffers[self.lanes])
-        size = self.chunk_size(members, this_round)
-        for first in range(0, len(order), size):
-            some = order[first : first + size]
-            buffers = self._run_chunk(members[some], steps[some], weights[some], this_round)
-            total_buffers += _weighted_sum(weights[some], buffers).to(self.wide)
-        this = RoundInfo(number=r, share=federation.share(members), steps=float(weights @ steps))
+            group.begin_round(number)
+        if len(members):
+            weights = self.federation.weights(members)
+            total_buffers = self._run_clients(update, weights)
+            share = self.federation.share(members)
+            this = RoundInfo(number=number, share=share, steps=float(weights @ steps))
+            for group in self.groups:
+                group.serve(this)
+            if self.network.changing:
+                self.buffers = self.buffers.clone()  # the history keeps the others
+                self.buffers[self.lanes] = total_buffers
+        self.history = self.problem.keep_versions(self.history, number + 1)
         for group in self.groups:
-            group.serve(this)
-        if self.network.changing:
-            self.buffers[self.lanes] = total_buffers
+            group.history = self.problem.keep_versions(group.history, number + 1)
 
-    def _run_chunk(
-        self, members: RowNumbers, steps: RowNumbers, weights: Array, this_round: Span
-    ) -> Tensor:
+    def _run_clients(self, update: Update, weights: Array) -> Tensor:
+        """Let the clients work, and add their messages; return the mean of their buffers."""
+        lanes = [self.problem.lanes[lane] for lane in self.lanes]
+        decays = bool(update.staleness.any()) and any(lane.eta is not None for lane in lanes)
+        total = torch.zeros_like(self.buffers[self.lanes])
+        for together in update.passes(by_version=decays):
+            if decays:
+                for group in self.groups:
+                    group.take_step_sizes(int(update.versions[together[0]]))
+            # Clients with more steps first, so that those still at work are the first of a chunk.
+            order = together[np.argsort(-update.steps[together], kind="stable")]
+            for first in range(0, len(order), self.chunk):
+                some = order[first : first + self.chunk]
+                buffers = self._run_chunk(update.part(some), weights[some])
+                total += _weighted_sum(weights[some], buffers).to(self.wide)
+        return total
+
+    def _run_chunk(self, part: Update, weights: Array) -> Tensor:
         """Run the local steps of some clients, and add their messages; return their buffers."""
-        batches = self._batches(members, this_round)
-        buffers = self._enter_buffers(members)
+        batches, steps = self._batches(part), part.steps
+        buffers = self._enter_buffers(part)
         first = 0
         for group in self.groups:
-            group.enter(members)
+            group.enter(part)
             last = first + len(group.lanes)
             if "gradient" in group.rule.asks:
-                own = buffers[first:last]
-                group.gradient = self._full_gradients(group.sent[0], own, members, this_round)
+                group.gradient = self._full_gradients(group.sent[0], buffers[first:last], part)
             first = last
         fused = self.problem.compile and isinstance(batches, Tensor)
         if fused:
-            self._take_compiled_steps(buffers, members, batches, this_round.number)
+            self._take_compiled_steps(buffers, part, batches)
         for k in range(0 if fused else int(steps.max())):
             active = int((steps > k).sum())
             W = self._query(active)
-            G = self._gradients(W, buffers, members[:active], batches, this_round.number, k)
+            G = self._gradients(W, buffers, part, batches, k)
             first = 0
             for group in self.groups:
                 last = first + len(group.lanes)
                 group.update(W[first:last], G[first:last])
                 first = last
         for group in self.groups:
-            group.leave(members, steps, weights, this_round.number)
+            group.leave(part, weights)
         if self.own_buffers is not None:
-            self.own_buffers.store(self.lanes, members, (buffers,))
+            self.own_buffers.store(self.lanes, part.members, (buffers,))
         return buffers
 
-    def _take_compiled_steps(
-        self, buffers: Tensor, members: RowNumbers, batches: Any, r: int
-    ) -> None:
+    def _take_compiled_steps(self, buffers: Tensor, part: Update, batches: Any) -> None:
         """Take all local steps of a chunk in compiled code; buffers are changed in place."""
-        count, groups, backend = len(members), self.groups, cast("Batched", self.backend)
+        count, groups, backend = len(part.members), self.groups, cast("Batched", self.backend)
         # Compiled code is made for one size: a last chunk of fewer clients repeats its last one.
-        which = torch.arange(self._chunk or count, device=self.placed.device).clamp(max=count - 1)
+        which = torch.arange(self.chunk, device=self.placed.device).clamp(max=count - 1)
         local = [tuple(each.index_select(1, which) for each in group.local) for group in groups]
         moved, rows = buffers.index_select(1, which), batches.index_select(0, which)
         rules, hps = [group.rule for group in groups], [group.hp for group in groups]
         with torch.no_grad():
             for k in range(batches.shape[1]):
-                keys = self._keys(members, r, k).index_select(0, which)
+                keys = self._keys(part, k).index_select(0, which)
                 local, moved = self._fused_step(backend, rules, hps, local, moved, rows[:, k], keys)
         for group, after in zip(groups, local, strict=True):
             group.local = tuple(each[:, :count] for each in after)
@@ -283,9 +302,9 @@ class Simulation:
             first = last
         return after, buffers
 
-    def _batches(self, members: RowNumbers, this_round: Span) -> Tensor | list[list[Tensor]]:
+    def _batches(self, part: Update) -> Tensor | list[list[Tensor]]:
         """Return the rows of every step of some clients, on the device."""
-        found, device = self.federation.batches(members, this_round), self.placed.device
+        found, device = self.federation.batches(part.members, part.draws), self.placed.device
         if isinstance(found, np.ndarray):
             return torch.as_tensor(found, device=device)
         return [[torch.as_tensor(rows, device=device) for rows in steps] for steps in found]
@@ -295,12 +314,10 @@ class Simulation:
         points = [group.query(active) for group in self.groups]
         return torch.cat(points) if len(points) > 1 else points[0]
 
-    def _gradients(
-        self, W: Tensor, buffers: Tensor, members: RowNumbers, batches: Any, r: int, k: int
-    ) -> Tensor:
-        """Return the gradients of local step k; buffers are changed in place."""
-        active, backend = len(members), self.backend
-        keys = self._keys(members, r, k)
+    def _gradients(self, W: Tensor, buffers: Tensor, part: Update, batches: Any, k: int) -> Tensor:
+        """Return the gradients of local step k at W; buffers are changed in place."""
+        active, backend = W.shape[1], self.backend
+        keys = self._keys(part, k)[:active]
         if isinstance(batches, Tensor):
             batch = self.batch(batches[:active, k], keys)
             G, after = backend(W, buffers[:, :active], batch)
@@ -319,27 +336,25 @@ class Simulation:
                 buffers[:, which] = after
         return G
 
-    def _full_gradients(
-        self, W: Tensor, buffers: Tensor, members: RowNumbers, this_round: Span
-    ) -> Tensor:
+    def _full_gradients(self, W: Tensor, buffers: Tensor, part: Update) -> Tensor:
         """Return the gradient of all rows of each client, in batches of about the usual size."""
         federation, device = self.federation, self.placed.device
         everything = np.arange(federation.n)
-        G = torch.zeros_like(W)
-        for c, m in enumerate(members.tolist()):
+        G, keys = torch.zeros_like(W), self._keys(part, FULL_GRADIENT)
+        for c, m in enumerate(part.members.tolist()):
             rows = everything if federation.clients is None else federation.clients.rows_of(m)
-            keys = self._keys(members[c : c + 1], this_round.number, FULL_GRADIENT)
             # None is smaller than usual: batch normalization fails on a single row.
             for some in np.array_split(rows, max(1, len(rows) // (federation.batch or len(rows)))):
-                batch = self.batch(torch.as_tensor(some[None], device=device), keys)
+                batch = self.batch(torch.as_tensor(some[None], device=device), keys[c : c + 1])
                 found, _ = self.backend(W[:, c : c + 1], buffers[:, c : c + 1], batch)
                 G[:, c : c + 1] += len(some) / len(rows) * found
         return G
 
-    def _keys(self, members: RowNumbers, r: int, k: int) -> Tensor:
+    def _keys(self, part: Update, k: int) -> Tensor:
         """Return the random key of every client; zeros if the module has no use for them."""
+        members, number = part.members, part.draws.number
         if self.network.random or self.dropout:
-            keys = torch.as_tensor(client_keys(self.federation.seed, members, r, k))
+            keys = torch.as_tensor(client_keys(self.federation.seed, members, number, k))
         else:
             keys = torch.zeros(len(members), dtype=torch.int64)
         return keys.to(self.placed.device)
@@ -351,11 +366,12 @@ class Simulation:
                 for t in (self.placed.X, self.placed.y))  # fmt: skip
         return Batch(x, y, keys)
 
-    def _enter_buffers(self, members: RowNumbers) -> Tensor:
-        sent = self.buffers[self.lanes].to(self.dtype)[:, None].expand(-1, len(members), -1)
+    def _enter_buffers(self, part: Update) -> Tensor:
+        history = {v: self.history[v][self.lanes] for v in {*part.versions.tolist()}}
+        sent = self.sent_from(history, part.versions)
         if self.own_buffers is None:
             return sent.clone()
-        (own,) = self.own_buffers.load(self.lanes, members, (sent,), self.placed.device)
+        (own,) = self.own_buffers.load(self.lanes, part.members, (sent,), self.placed.device)
         return own
 
     @property
@@ -377,22 +393,21 @@ class Simulation:
 
     def time_backends(self) -> dict[str, float]:
         """Return the seconds of a step on the first clients, without a back end that fails."""
-        this_round = next(iter(self.problem.schedule))
-        members = self.federation.members(0)
-        members = members[: self.chunk_size(members, this_round)]
-        batches = self._batches(members, this_round)
-        buffers = self._enter_buffers(members)
+        some = np.arange(min(self.chunk, len(self._first.members)))
+        part = self._first.part(some)._replace(versions=0 * some)
+        self.history[0] = self.buffers
         for group in self.groups:
             group.begin_round(0)
-            group.enter(members)
-        W, given = self._query(len(members)), self.problem.backend
+            group.enter(part)
+        batches, buffers = self._batches(part), self._enter_buffers(part)
+        W, given = self._query(len(some)), self.problem.backend
         times = {}
         # The loop first: a module that fails there fails everywhere.
         for name in [given] if given else BACKENDS:
             try:
                 self._backend = self._make_backend(name)
                 times[name] = min(
-                    self._timed(W, buffers.clone(), members, batches) for _ in range(TIMED_STEPS)
+                    self._timed(W, buffers.clone(), part, batches) for _ in range(TIMED_STEPS)
                 )
             except Exception as error:  # any error of the user's module under vmap
                 if name == "loop" or self.problem.compile:
@@ -408,26 +423,27 @@ class Simulation:
         self._backend = None
         return times
 
-    def _timed(self, W: Tensor, buffers: Tensor, members: RowNumbers, batches: Any) -> float:
+    def _timed(self, W: Tensor, buffers: Tensor, part: Update, batches: Any) -> float:
         begun = time.perf_counter()
-        float(self._gradients(W, buffers, members, batches, 0, 0).sum())  # waits for the device
+        float(self._gradients(W, buffers, part, batches, 0).sum())  # waits for the device
         return time.perf_counter() - begun
 
-    def chunk_size(self, members: RowNumbers, this_round: Span) -> int:
-        """Return how many clients fit into a chunk."""
-        if self._chunk is None:
-            rows = max(self.federation.batches(members[:1], this_round)[0], key=len)
-            x, y = (t[torch.as_tensor(rows)] for t in (self.placed.X, self.placed.y))
-            item = torch.finfo(self.dtype).bits // 8
-            vectors = sum(group.vectors * len(group.lanes) for group in self.groups)
-            each = vectors * self.network.dim * item
-            if self.problem.backend != "loop":
-                each += len(self.lanes) * saved_bytes(self.placed, x, y)
-            self._chunk = max(1, CHUNK_BYTES // each)
-            if self.problem.compile:  # chunks of equal size
-                pieces = -(-len(members) * len(self.lanes) // COMPILED_MODELS)
-                self._chunk = min(self._chunk, -(-len(members) // pieces))
-        return self._chunk
+    def _chunk_size(self) -> int:
+        """Return how many clients fit into a chunk, the same after a resume."""
+        count, lanes = len(self._first.members), len(self.problem.lanes)
+        one = self._first.part(np.arange(1))
+        rows = max(self.federation.batches(one.members, one.draws)[0], key=len)
+        x, y = (t[torch.as_tensor(rows)] for t in (self.placed.X, self.placed.y))
+        item = torch.finfo(self.dtype).bits // 8
+        vectors = sum(group.vectors * len(group.lanes) for group in self.groups)
+        each = vectors * self.network.dim * item
+        if self.problem.backend != "loop":
+            each += lanes * saved_bytes(self.placed, x, y)
+        chunk = max(1, CHUNK_BYTES // each)
+        if self.problem.compile:  # chunks of equal size
+            pieces = -(-count * lanes // COMPILED_MODELS)
+            chunk = min(chunk, -(-count // pieces))
+        return chunk
 
     def drop_diverged(self, step: int) -> list[Snapshot]:
         """Remove the lanes that diverged, and return their last snapshots."""
@@ -440,26 +456,37 @@ class Simulation:
     def state(self) -> dict[str, Array]:
         """Return all that rounds change, as arrays by name."""
         found = {"buffers": self.buffers.cpu().numpy()}
+        found |= {f"buffers/{v}": each.cpu().numpy() for v, each in self.history.items()}
         for g, group in enumerate(self.groups):
             found |= {f"sequences/{g}/{i}": x.cpu().numpy() for i, x in enumerate(group.sequences)}
             found |= {f"server/{g}/{i}": x.cpu().numpy() for i, x in enumerate(group.server)}
+            for v, sequences in group.history.items():
+                named = {f"sequences/{g}/{i}/{v}": x for i, x in enumerate(sequences)}
+                found |= {name: x.cpu().numpy() for name, x in named.items()}
             if group.memory is not None:
                 found |= group.memory.state(f"memory/{g}")
         if self.own_buffers is not None:
             found |= self.own_buffers.state("own_buffers")
         return found
 
-    def restore(self, lanes: list[list[int]], arrays: Mapping[str, Array]) -> None:
-        """Set what `state` returned; `lanes` are those of every group that are left."""
+    def restore(self, lanes: list[list[int]], rounds: int, arrays: Mapping[str, Array]) -> None:
+        """Set what `state` returned after some rounds; `lanes` are those left of every group."""
+        versions = self.problem.keep_versions(dict.fromkeys(range(rounds)), rounds)
         place = {lane: group for group in self.groups for lane in group.lanes}
         self.groups = [place[left[0]] for left in lanes]
         self.buffers = self._on_device(arrays["buffers"])
+        self.history = {v: self._on_device(arrays[f"buffers/{v}"]) for v in versions}
         for g, (group, left) in enumerate(zip(self.groups, lanes, strict=True)):
             group.keep_lanes(np.flatnonzero(np.isin(group.lanes, left)))
             for name in ("sequences", "server"):
                 count = len(getattr(group, name))
                 vectors = (self._on_device(arrays[f"{name}/{g}/{i}"]) for i in range(count))
                 setattr(group, name, tuple(vectors))
+            count = len(group.sequences)
+            group.history = {
+                v: tuple(self._on_device(arrays[f"sequences/{g}/{i}/{v}"]) for i in range(count))
+                for v in versions
+            }
             if group.memory is not None:
                 group.memory.restore(f"memory/{g}", arrays)
         if self.own_buffers is not None:
@@ -471,6 +498,14 @@ class Simulation:
     def snapshots(self, step: int) -> list[Snapshot]:
         """Evaluate the lanes."""
         return [one for group in self.groups for one in group.snapshots(step)]
+
+    def sent_from(self, history: Mapping[int, Tensor], versions: RowNumbers) -> Tensor:
+        """Return what clients received that start from these versions: (lanes, clients, ...)."""
+        found = {v: history[v].to(self.dtype) for v in {*versions.tolist()}}
+        if len(found) == 1:
+            (same,) = found.values()
+            return same[:, None].expand(-1, len(versions), -1)
+        return torch.stack([found[v] for v in versions.tolist()], dim=1)
 
     def client_means(self, losses: Array) -> Array:
         """Return the mean loss of every client, given the loss of every row."""
@@ -492,6 +527,7 @@ class MethodLanes:
         start = torch.as_tensor(problem.start).to(simulation.placed.device, simulation.wide)
         state = self.rule.start(start.expand(len(lanes), -1))
         self.sequences, self.server = self.rule.split(state)
+        self.history: dict[int, State] = {}  # the sequences of versions that clients work from
         self.gradient: Tensor | None = None  # of all rows of each client of the chunk
         self.memory: ClientVectors | None = None
         if self.rule.memory:
@@ -506,23 +542,27 @@ class MethodLanes:
         return 2 * len(rule.local_sequences) + len(rule.sequences) + len(rule.memory) + 3
 
     def begin_round(self, r: int) -> None:
-        """Set the hyperparameters of a round."""
-        self.now: list[Lane] = [self.simulation.problem.lanes[lane].at(r) for lane in self.lanes]
-        self.hp_server = self._stacked(1, self.simulation.wide)
-        self.hp = self._stacked(2, self.simulation.dtype)
+        """Set the hyperparameters of a round, and its sequences as version r."""
+        self.hp_server = self._stacked(r, 1, self.simulation.wide)
+        self.take_step_sizes(r)
         if self.algorithm.minibatch:  # the query point of this round's step size
             self.sequences = (self.algorithm.query(self.server, self.hp_server),)
+        self.history[r] = self.sequences
         self.total: list[Tensor] = [
             torch.zeros_like(each) for name, each in zip(self.rule.sequences, self.sequences,
                                                          strict=True) if name in self.rule.sent
         ]  # fmt: skip
         self.spread = torch.zeros_like(self.sequences[0][:, :1])
 
-    def _stacked(self, axes: int, dtype: torch.dtype) -> Any:
+    def take_step_sizes(self, r: int) -> None:
+        """Let the next clients work with the hyperparameters of round r."""
+        self.hp = self._stacked(r, 2, self.simulation.dtype)
+
+    def _stacked(self, r: int, axes: int, dtype: torch.dtype) -> Any:
         """Return hyperparameters with an entry for each lane; floats where all are equal."""
-        stacked = {}
-        for field in fields(self.now[0].hp):
-            values = [getattr(lane.hp, field.name) for lane in self.now]
+        lanes, stacked = [self.simulation.problem.lanes[lane].at(r) for lane in self.lanes], {}
+        for field in fields(lanes[0].hp):
+            values = [getattr(lane.hp, field.name) for lane in lanes]
             stacked[field.name] = values[0]
             # A number would become part of compiled code, and its change would compile it again.
             compiled = self.simulation.problem.compile and isinstance(values[0], float)
@@ -531,17 +571,18 @@ class MethodLanes:
                 stacked[field.name] = tensor.view(-1, *(1,) * axes)
         return SimpleNamespace(**stacked)
 
-    def enter(self, members: RowNumbers) -> None:
-        """Broadcast the sequences to the clients of a chunk."""
-        dtype = self.simulation.dtype
+    def enter(self, part: Update) -> None:
+        """Send each client of a chunk the sequences of its version."""
+        history, versions = self.history, part.versions
         self.sent: State = tuple(
-            each.to(dtype)[:, None].expand(-1, len(members), -1) for each in self.sequences
+            self.simulation.sent_from({v: each[i] for v, each in history.items()}, versions)
+            for i in range(len(self.sequences))
         )
         self.kept: State = ()
         if self.memory is not None:
             first = self.rule.begin_memory(self.sent)
             device = self.simulation.placed.device
-            self.kept = self.memory.load(np.arange(len(self.lanes)), members, first, device)
+            self.kept = self.memory.load(np.arange(len(self.lanes)), part.members, first, device)
         self.local: State = tuple(self.rule.enter(self.sent, self.kept, self.hp))
 
     def query(self, active: int) -> Tensor:
@@ -562,19 +603,21 @@ class MethodLanes:
             for old, new in zip(self.local, after, strict=True)
         )
 
-    def leave(self, members: RowNumbers, steps: RowNumbers, weights: Array, r: int) -> None:
+    def leave(self, part: Update, weights: Array) -> None:
         """Add the messages of the chunk to the mean, and keep the clients' memories."""
-        problem = self.simulation.problem
-        taken: Any = int(steps[0])
-        if (steps != steps[0]).any():
-            taken = torch.as_tensor(steps, dtype=self.simulation.dtype)[:, None]
-            taken = taken.to(self.simulation.placed.device)
+        problem, members = self.simulation.problem, part.members
+
+        def column(values: RowNumbers) -> Tensor:
+            found = torch.as_tensor(values, dtype=self.simulation.dtype)[:, None]
+            return found.to(self.simulation.placed.device)
+
+        taken: Any = int(part.steps[0]) if part.equal_steps else column(part.steps)
         done = ClientWork(steps=taken, gradient=self.gradient)
         message, kept = leave(self.rule, self.local, self.sent, self.kept, self.hp, done)
         if problem.wire != FLOAT32:
 
             def quantize(differences: Tensor, t: int) -> Tensor:
-                keys = keys_of(problem.federation.seed, members, r, t)
+                keys = keys_of(problem.federation.seed, members, part.draws.number, t)
                 values = differences.double().cpu().numpy()
                 found = np.stack([rounded(problem.wire, lane, keys) for lane in values])
                 return torch.as_tensor(found).to(differences)
@@ -582,6 +625,11 @@ class MethodLanes:
             message, kept = compress(self.rule, message, self.sent, kept, quantize)
         if self.memory is not None:
             self.memory.store(np.arange(len(self.lanes)), members, kept)
+        if part.staleness.any():
+            current = tuple(each.to(self.simulation.dtype)[:, None] for each in self.sequences)
+            scale = staleness_scale(column(part.staleness))
+            message = arrive(self.rule, message, self.sent, current, scale)
+            self.sent = current
         for total, vector in zip(self.total, message, strict=True):
             total += _weighted_sum(weights, vector).to(total.dtype)
         if "moves" in self.rule.asks:
@@ -620,6 +668,7 @@ class MethodLanes:
         self.lanes = [self.lanes[place] for place in left]
         self.sequences = tuple(each[left] for each in self.sequences)
         self.server = tuple(each[left] for each in self.server)
+        self.history = {v: tuple(x[left] for x in each) for v, each in self.history.items()}
         if self.memory is not None:
             self.memory.keep_lanes(left)
 
@@ -643,6 +692,15 @@ class MethodLanes:
             kept = buffers.double().cpu().numpy().copy() if network.changing else None
             found.append(Snapshot(lane, step, state, loss=F, metrics=values, buffers=kept))
         return found
+
+
+def _largest_update(problem: Problem) -> Update:
+    """Return the step of the server with the most messages; without a timeline, the first one."""
+    first = problem.federation.update(next(iter(problem.schedule)))
+    if problem.timeline is None:
+        return first
+    largest = max(problem.updates(), key=lambda update: len(update.members))
+    return largest if len(largest.members) else first
 
 
 def place(network: Network, device: str | None, precision: str) -> Placed:
