@@ -26,7 +26,7 @@ from fedac.federation.link import DEFAULT_LINK, Link, as_link
 from fedac.federation.schedule import Decay, Schedule
 from fedac.federation.spec import FLOAT32, OptionSet, Spec
 from fedac.federation.spec_checks import check_spec
-from fedac.federation.timeline import Mode, Work, make_timeline, require_deadline
+from fedac.federation.timeline import Mode, Timeline, Work, make_timeline, require_deadline
 from fedac.objectives import HeldOut, Objective
 from fedac.objectives.linear_model import DataObjective
 from fedac.objectives.losses import choose_loss, objective_of, targets_of
@@ -457,7 +457,7 @@ def run_problem(
     chosen, settled, snapshots = _start_all(parts, engine)
     problem = replace(problem, backend=settled.backend, threads=settled.threads)
     recorder = Recorder(problem, callbacks, held_out(problem.objective, test))
-    timelines = {index: part.timeline for lanes, part in parts for index in lanes}
+    timelines = _timelines(problem, parts)
 
     def result(queries: int) -> Result:
         return Result(
@@ -492,19 +492,12 @@ Part = tuple[list[int], Problem]
 def with_timelines(problem: Problem) -> list[Part]:
     """Split a problem into parts whose lanes have the same timeline, and compute it.
 
-    Methods that send the same number of bytes, and compute as much, have the same timeline. Each
-    part has its own checkpoint: run.ckpt, run.ckpt.1, and so on.
+    In rounds of all clients times decide nothing, and one part has all lanes. Each part has its own
+    checkpoint: run.ckpt, run.ckpt.1, and so on.
     """
-    if problem.work is None:
+    if problem.work is None or not problem.work.matters:
         return [([*range(len(problem.lanes))], problem)]
-    together: dict[Work, list[int]] = {}
-    for index, lane in enumerate(problem.lanes):
-        up, down = traffic(lane.algorithm, problem.objective, problem.wire)
-        work = replace(
-            problem.work, up=up, down=down, minibatch=takes_one_batch(lane.algorithm),
-            full_gradient="gradient" in lane.algorithm.asks,
-        )  # fmt: skip
-        together.setdefault(work, []).append(index)
+    together = _lanes_by_work(problem, problem.work)
     path = problem.checkpoint
     return [
         (
@@ -517,6 +510,30 @@ def with_timelines(problem: Problem) -> list[Part]:
         )
         for i, (work, lanes) in enumerate(together.items())
     ]  # fmt: skip
+
+
+def _lanes_by_work(problem: Problem, work: Work) -> dict[Work, list[int]]:
+    """Return the lanes by their work: methods that send and compute as much have the same."""
+    together: dict[Work, list[int]] = {}
+    for index, lane in enumerate(problem.lanes):
+        up, down = traffic(lane.algorithm, problem.objective, problem.wire)
+        own = replace(
+            work, up=up, down=down, minibatch=takes_one_batch(lane.algorithm),
+            full_gradient="gradient" in lane.algorithm.asks,
+        )  # fmt: skip
+        together.setdefault(own, []).append(index)
+    return together
+
+
+def _timelines(problem: Problem, parts: list[Part]) -> dict[int, Timeline | None]:
+    """Return the timeline of every lane, None without a link."""
+    if problem.work is None or problem.work.matters:
+        return {index: part.timeline for lanes, part in parts for index in lanes}
+    found: dict[int, Timeline | None] = {}
+    for work, lanes in _lanes_by_work(problem, problem.work).items():
+        line = make_timeline(problem.federation, problem.schedule, work)
+        found |= dict.fromkeys(lanes, line)
+    return found
 
 
 def _start_all(
