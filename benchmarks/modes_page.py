@@ -86,7 +86,7 @@ CASES = (
         mnist, ("rounds", "deadline(0.75s)", "buffer(2)", "buffer(5)"), FEW,
         {"K": 8, "batch": 16, "clients": 100, "split": "dirichlet(0.3)", "participation": 5,
          "rounds": 40, "target": "accuracy 0.8", "availability": "share(0.1, 10s)",
-         "oversample": 1.4, "tries": 8, "repeats": 3},
+         "oversample": 1.4, "tries": 8, "repeats": 5},
     ),
 )  # fmt: skip
 

@@ -153,6 +153,22 @@ def test_a_deadline_loses_the_slow_clients(method, weighting) -> None:
     assert result.timeline.query("lost")["client"].unique().tolist() == [4]
 
 
+@pytest.mark.parametrize("method", ["scaffold", "fedac-i+cv"])
+def test_a_deadline_is_biased_towards_fast_clients(method) -> None:
+    """Clients that are always late are not in the optimum that control variates find."""
+    found = {
+        mode: run(method, mode=mode, rounds=2000).best.w for mode in ("rounds", "deadline(11s)")
+    }
+    here = OWNERS != 4
+    everybody, some = (
+        fedac.objectives.optimum(LeastSquares(X[rows], Y[rows], l2=MU)).w
+        for rows in (slice(None), here)
+    )
+    np.testing.assert_allclose(found["rounds"], everybody, atol=1e-9)
+    np.testing.assert_allclose(found["deadline(11s)"], some, atol=1e-9)
+    assert np.linalg.norm(everybody - some) > 0.05
+
+
 def test_a_round_ends_when_the_wanted_number_has_replied() -> None:
     result = run("fedavg", mode="deadline(30s)", oversample=1.7, participation=3, rounds=4,
                  clients=OWNERS)  # fmt: skip
