@@ -10,7 +10,7 @@ import math
 import mmap
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,6 +22,8 @@ import numpy.typing as npt
 from fedac.algorithms import Algorithm
 from fedac.errors import InputError
 from fedac.federation.compression import FLOAT32, WIRES
+from fedac.federation.federation import Update
+from fedac.federation.round import staleness_scale
 from fedac.simulation.engines.linear.coefficients import (
     Affine,
     ClientForm,
@@ -32,13 +34,17 @@ from fedac.simulation.engines.linear.coefficients import (
 )
 from fedac.simulation.engines.linear.kernels.interface import (
     ClientCoefficients,
-    Closing,
     Combinations,
     Draws,
     Memories,
 )
 from fedac.simulation.engines.linear.kernels.simd import aligned, vector_width
-from fedac.simulation.engines.linear.rounds import LaneGroup, LocalRounds, padded
+from fedac.simulation.engines.linear.rounds import (
+    LaneGroup,
+    LocalRounds,
+    MinibatchRounds,
+    padded,
+)
 from fedac.simulation.engines.linear.workers import Context, Widths, sum_strands
 from fedac.simulation.problem import Lane
 from fedac.validate import Array
@@ -68,6 +74,10 @@ class ClientRounds(LocalRounds):
             ClientMemories(group.indices[a:b], here, size, V, dtype, sparse=sparse)
             for a, b in chunks
         ]
+        self._synchronous = problem.is_synchronous
+        self._broadcasts = [Broadcasts(group, slice(a, b), V, dtype) for a, b in chunks]
+        self._rows: dict[int, int] = {}  # of the broadcasts, for every version in use
+        self._free: list[int] = []
 
     def widths(self) -> Widths:
         """Return what the kernels compute with; the same in every round."""
@@ -79,43 +89,129 @@ class ClientRounds(LocalRounds):
         """Return the affine forms of some lanes, padded for the kernels."""
         return [self._form(lane, gap).steps for lane in self.group.lanes[where]]
 
-    def round(self, draws: Draws) -> None:
+    def round(self, draws: Draws, update: Update, minibatch: MinibatchRounds | None) -> None:
         """Advance every lane by one round: its state becomes the mean message."""
-        alive = set(self.group.indices)
-        self.group.spread = np.zeros(len(self.group.lanes))
+        group, alive = self.group, set(self.group.indices)
+        group.spread = np.zeros(len(group.lanes))
+        for memory, broadcasts in zip(self._memories, self._broadcasts, strict=True):
+            kept = [i for i in memory.indices if i in alive]
+            broadcasts.keep([memory.indices.index(i) for i in kept])
+            memory.keep(kept)
+        if not self._synchronous:
+            self._receive(update.span.number)
+        gradients: Array | None = None
+        if group.asks_gradient and minibatch:
+            gradients = self._gradients(draws, update, minibatch)
+        advance = self._run_clients if self._synchronous else self._run_stale_clients
+        for where, chunk in self._stretches():
+            advance(where, draws, update, chunk)
+        if gradients is not None:
+            group.state += gradients
+        needed = self.context.problem.keep_versions(self._rows, update.span.number + 1)
+        self._free += [row for version, row in self._rows.items() if version not in needed]
+        self._rows = needed
+
+    def _stretches(self) -> Iterator[tuple[slice, int]]:
+        """Yield the lanes that share a vector, and its number."""
         first = 0
-        for memory in self._memories:
-            memory.keep([i for i in memory.indices if i in alive])
+        for chunk, memory in enumerate(self._memories):
             last = first + len(memory.indices)
             if last > first:
-                self._run_clients(slice(first, last), draws, memory)
+                yield slice(first, last), chunk
             first = last
 
-    def _run_clients(self, where: slice, draws: Draws, memory: ClientMemories) -> None:
-        """Take some lanes through a round."""
-        state, workers, dtype = self.group.state[:, :, where], self.workers, self.context.rows.dtype
-        V, count = workers.widths.V, state.shape[2]
-        tables, closing = self.table(where, draws.gap)
-        coefficients, from_state = self._coefficients(where, draws.gap, closing)
+    def _run_clients(self, where: slice, draws: Draws, update: Update, chunk: int) -> None:
+        """Take some lanes through a round of clients that all start from the last version."""
+        state, V, dtype = (
+            self.group.state[:, :, where],
+            self.workers.widths.V,
+            self.context.rows.dtype,
+        )
+        from_state = self._coefficients(where, draws.gap)[1]
         if from_state.ndim == 2:
             reference = from_state * state
         else:
             reference = np.einsum("tiv,div->dtv", from_state, state)
-        coefficients = coefficients._replace(
+        moved, squared = self._moves(
+            where, draws, chunk,
             broadcast=padded(state, V, dtype).reshape(-1),
             reference=padded(reference, V, dtype).reshape(-1),
-        )
-        workers.run(draws, tables, memory.indices, coefficients, memory)
-        total, (d, T) = sum_strands(workers.total), state.shape[:2]
-        moved = total[: d * T * V].reshape(d, T, V)[:, :, :count]
+        )  # fmt: skip
         state[:] = reference + moved / draws.total_weight()
-        if self.group.asks_moves:
-            squared = total[d * T * V : d * T * V + count]
-            self.group.spread[where] = squared / draws.total_weight()
+        self.group.spread[where] = squared / draws.total_weight()
 
-    def _coefficients(
-        self, where: slice, gap: int, closing: Closing
-    ) -> tuple[ClientCoefficients, Array]:
+    def _run_stale_clients(self, where: slice, draws: Draws, update: Update, chunk: int) -> None:
+        """Take some lanes through a step of the server; `arrive` has the formula."""
+        group, broadcasts = self.group, self._broadcasts[chunk]
+        first = group.lanes[where][0].algorithm
+        moving = np.isin(first.sequences, first.points)
+        parts = [(draws, update)]
+        if group.decays:  # clients work with the step sizes of their version
+            places = update.passes(by_version=True)
+            parts = [(self.context.draws(one), one) for one in map(update.part, places)]
+        state: Array = group.state[:, :, where] * moving[:, None]
+        for part, those in parts:
+            rows = np.array([self._rows[version] for version in those.versions.tolist()])
+            group.enter_round(int(those.versions[0]))
+            moved, squared = self._moves(
+                where, part, chunk,
+                broadcast=broadcasts.sent.reshape(-1),
+                reference=broadcasts.bases.reshape(-1),
+                versions=rows,
+                scales=staleness_scale(those.staleness.astype(np.float64)),
+                moving=moving,
+            )  # fmt: skip
+            if broadcasts.based[~moving].any():  # means are no moves
+                moved[:, ~moving] += broadcasts.weighted(part.weights(), rows)[:, ~moving]
+            state += moved / draws.total_weight()
+            group.spread[where] += squared / draws.total_weight()
+        group.enter_round(update.span.number)
+        group.state[:, :, where] = state
+
+    def _moves(
+        self, where: slice, draws: Draws, chunk: int, **received: Any
+    ) -> tuple[Array, Array | float]:
+        """Return the sum of the messages' differences from their references.
+
+        With it comes the sum of the squared lengths of moves, where they are asked for.
+        """
+        memory, workers, count = self._memories[chunk], self.workers, where.stop - where.start
+        tables, _ = self.table(where, draws.gap)
+        coefficients = self._coefficients(where, draws.gap)[0]._replace(**received)
+        workers.run(draws, tables, memory.indices, coefficients, memory)
+        total, (d, T), V = sum_strands(workers.total), self.group.state.shape[:2], workers.widths.V
+        moved = total[: d * T * V].reshape(d, T, V)[:, :, :count]
+        squared = total[d * T * V : d * T * V + count] if self.group.asks_moves else 0.0
+        return moved, squared
+
+    def _receive(self, version: int) -> None:
+        """Keep the sequences of the last version."""
+        row = self._rows[version] = self._free.pop() if self._free else len(self._rows)
+        for where, chunk in self._stretches():
+            self._broadcasts[chunk].store(row, self.group.state[:, :, where])
+
+    def _gradients(self, draws: Draws, update: Update, minibatch: MinibatchRounds) -> Array:
+        """Return what the mean message has of the clients' full gradients, shape (d, T, lanes)."""
+        group = self.group
+        if self._synchronous:
+            return group.with_gradients(minibatch.full_gradients(group.state[:, 0], draws))
+        total: Array = np.zeros_like(group.state)
+        first = group.lanes[0].algorithm
+        moving = np.isin(first.sequences, first.points)
+        for version in np.unique(update.versions):
+            part = update.part(np.flatnonzero(update.versions == version))
+            some, row = self.context.draws(part), self._rows[int(version)]
+            points = [
+                self._broadcasts[chunk].sent[row, :, 0, : where.stop - where.start]
+                for where, chunk in self._stretches()
+            ]
+            found = minibatch.full_gradients(np.concatenate(points, axis=1), some)
+            scale = np.where(moving, staleness_scale(part.staleness[0].astype(np.float64)), 1.0)
+            share = some.total_weight() / draws.total_weight()
+            total += share * scale[:, None] * group.with_gradients(found)
+        return total
+
+    def _coefficients(self, where: slice, gap: int) -> tuple[ClientCoefficients, Array]:
         """Return the coefficients of a round, and the matrices from the sequences to the reference.
 
         Of diagonal matrices, only the diagonals: that is a faster product.
@@ -125,6 +221,7 @@ class ClientRounds(LocalRounds):
         if key in known and not self.group.decays:
             return known[key]
         lanes, V = self.group.lanes[where], self.workers.widths.V
+        closing = self.table(where, gap)[1]
         begin = np.stack([self._form(lane, gap).begin for lane in lanes], axis=-1)
         enter, leave = (  # by number of steps, output, input and lane
             np.stack(each, axis=-1)
@@ -190,7 +287,7 @@ class ClientRounds(LocalRounds):
         """Whether no lane needs the sums of its gradients, decided before the first round."""
         # A decaying step size may become too small on the way. The fewer steps, the less is left
         # of a mean gradient after rounding.
-        lengths = self.context.lengths[:1] or tuple({*self.context.problem.schedule.gaps})
+        lengths = self.context.lengths[:1] or self.context.problem.gaps
         return not self.group.decays and all(
             without_sums(client_form(lane, gap), gap, self.context.rows.dtype) is not None
             for lane in self.group.lanes
@@ -206,6 +303,47 @@ def _bases(algorithm: Algorithm) -> Array:
         algorithm.bases(tuple(np.eye(T)))
     )
     return found
+
+
+class Broadcasts:
+    """What the server has sent, as long as clients work from it, in lanes that share a vector.
+
+    `sent` has the sequences of a version in each row, and `bases` the vectors that messages are
+    differences from: some of the sequences, and zeros for changes.
+    """
+
+    def __init__(self, group: LaneGroup, where: slice, V: int, dtype: npt.DTypeLike) -> None:
+        bases = [_bases(lane.algorithm).diagonal() for lane in group.lanes[where]]
+        self.based = np.stack(bases, axis=-1)  # which of the sequences, by lane
+        d, T = group.state.shape[:2]
+        self.sent, self.bases = (aligned((0, d, T, V), dtype) for _ in range(2))
+
+    def store(self, row: int, state: Array) -> None:
+        """Store a version."""
+        if row == len(self.sent):
+            self.sent, self.bases = map(_doubled, (self.sent, self.bases))
+        count = state.shape[-1]
+        self.sent[row, :, :, :count] = state
+        self.bases[row, :, :, :count] = self.based * state
+
+    def weighted(self, weights: Array, rows: npt.NDArray[np.int64]) -> Array:
+        """Return the weighted sum of the bases of some versions, shape (d, T, lanes)."""
+        total: Array = np.tensordot(weights, self.bases[rows], 1)
+        return total[..., : self.based.shape[1]]
+
+    def keep(self, columns: list[int]) -> None:
+        """Remove all lanes but the given ones."""
+        if len(columns) < self.based.shape[1]:
+            self.based = self.based[:, columns]
+            for each in (self.sent, self.bases):
+                each[..., : len(columns)] = each[..., columns]
+
+
+def _doubled(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array with space for twice as many rows."""
+    larger = aligned((max(1, 2 * len(rows)), *rows.shape[1:]), rows.dtype)
+    larger[: len(rows)] = rows
+    return larger
 
 
 class ClientMemories:

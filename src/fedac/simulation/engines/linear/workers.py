@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from fedac.federation.federation import Federation
-from fedac.federation.schedule import Span
+from fedac.federation.federation import Federation, Update
 from fedac.objectives.linear_model import DataObjective
 from fedac.simulation.engines.linear.kernels import client_rounds, steps
 from fedac.simulation.engines.linear.kernels import interface as kernels
@@ -157,52 +156,53 @@ class Context:
         default_factory=dict
     )
 
-    def draws(self, this_round: Span) -> Draws:
+    def draws(self, update: Update) -> Draws:
         """Return the participants of a round and their draws."""
-        federation = self.problem.federation
+        problem, federation, members = self.problem, self.problem.federation, update.members
         clients, everybody = federation.clients, np.zeros(0, np.int64)
+        synchronous, everyone_present = problem.is_synchronous, len(members) == federation.M
         # If all workers take all rows at every step, one represents all of them.
-        one_for_all = clients is None and federation.batch is None
-        everyone_present = one_for_all or federation.count is None
+        remember = any(lane.algorithm.memory for lane in problem.lanes)
+        one_for_all = clients is None and federation.batch is None and synchronous
+        one_for_all = one_for_all and not self.lengths and (everyone_present or not remember)
+        number, t, _ = update.draws
+        firsts = federation.first_steps(members, update.draws)
+        own: dict[str, Any] = {} if np.ndim(firsts) == 0 else {"firsts": firsts}
+        if np.ndim(number):
+            if not synchronous:
+                own["numbers"] = number
+            number, t = int(np.ravel(number)[0]), int(np.ravel(t)[0])
+        if self.lengths:
+            own["lengths"] = np.array(self.lengths)
+            own["kinds"] = np.searchsorted(own["lengths"], update.steps)
         return Draws(
             seed=np.uint64(federation.seed),
             n=federation.n,
-            r=this_round.number,
-            t=this_round.t,
+            r=number,
+            t=t,
+            gap=self.lengths[-1] if self.lengths else int(update.steps[0]),
             batch=federation.batch or 0,
-            taking_part=1 if one_for_all else federation.taking_part,
-            members=everybody if everyone_present else federation.members(this_round.number),
+            taking_part=1 if one_for_all else len(members),
+            members=everybody if one_for_all or (synchronous and everyone_present) else members,
             bounds=everybody if clients is None else clients.bounds,
             weighted=not federation.equal_weights,
-            queries=federation.queries(this_round),
+            queries=(
+                federation.queries(update.span) if problem.timeline is None
+                else federation.queries_of(update)
+            ),
             epochs=federation.epochs or 0,
-            **({"gap": this_round.gap} | self._own_steps),
-        )
+            **own,
+        )  # fmt: skip
 
     @property
     def lists_batches(self) -> bool:
         """Whether the batches of a round are not the same number of draws from every client."""
-        return self.full.epochs is not None or not self.full.equal_steps
+        return self.full.epochs is not None or bool(self.lengths)
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
-        """The numbers of steps that occur, in ascending order; empty if it is only one."""
-        if self.full.equal_steps:
-            return ()
-        return tuple(np.unique(self._steps).tolist())
-
-    @property
-    def _steps(self) -> npt.NDArray[np.int64]:
-        return self.full.steps(np.arange(self.full.M), Span(0, 0, 1))
-
-    @cached_property
-    def _own_steps(self) -> dict[str, Any]:
-        """Fields of `Draws`, if clients take different numbers of steps."""
-        if not self.lengths:
-            return {}
-        lengths = np.array(self.lengths)
-        kinds = np.searchsorted(lengths, self._steps)
-        return {"kinds": kinds, "lengths": lengths, "gap": self.lengths[-1]}
+        """The numbers of steps, ascending, if clients of a round differ; else empty."""
+        return self.problem.lengths
 
 
 class Widths(NamedTuple):
@@ -249,7 +249,7 @@ class StreamedWorkers:
         strands = min(
             STRANDS,
             max(FEWEST_STRANDS, TOTALS_BYTES // (8 * size)),
-            -(-context.problem.federation.taking_part // steps.WORKERS_PER_SUM),
+            -(-context.problem.most_members // steps.WORKERS_PER_SUM),
         )
         self.start = aligned((self.dim * S * V,), dtype)
         self.total = aligned((strands, size), np.float64)

@@ -186,9 +186,15 @@ def rows_of(draws, m):
 
 
 @helper
-def steps_of(draws, m):
-    """Return the number of local steps of client m."""
-    return np.uint64(draws.lengths[draws.kinds[m]] if draws.kinds.size else draws.gap)
+def steps_of(draws, place):
+    """Return the number of local steps of a participant."""
+    return np.uint64(draws.lengths[draws.kinds[place]] if draws.kinds.size else draws.gap)
+
+
+@helper
+def number_of(draws, place):
+    """Return the number of the round whose random numbers a participant has."""
+    return np.uint64(draws.numbers[place] if draws.numbers.size else draws.r)
 
 
 @helper
@@ -221,12 +227,13 @@ def list_epoch(drawn, at, first, size, key):
 
 
 @helper
-def draw_rows(drawn, draws, m):
-    """List the rows that client m draws in a round; return how many.
+def draw_rows(drawn, draws, place):
+    """List the rows that a participant draws in a round; return how many.
 
     The last one is repeated, for prefetching. If the client takes all its rows at every step, they
     are listed once.
     """
+    m = member(draws, place)
     first, size = rows_of(draws, m)
     if draws.batch == 0:
         count = size
@@ -237,13 +244,13 @@ def draw_rows(drawn, draws, m):
         epochs = np.uint64(draws.epochs)
         count = epochs * size
         for epoch in range(epochs):
-            number = np.uint64(draws.r) * epochs + epoch
+            number = number_of(draws, place) * epochs + epoch
             list_epoch(drawn, epoch * size, first, size, sampling.mix(key + number * GOLDEN))
     else:
         key = worker_key(draws.seed, np.uint64(m))
-        gap, batch = steps_of(draws, m), np.uint64(draws.batch)
-        count = gap * batch
-        start = np.uint64(draws.r) * count if draws.kinds.size else np.uint64(draws.t) * batch
+        batch = np.uint64(draws.batch)
+        count = steps_of(draws, place) * batch
+        start = np.uint64(draws.firsts[place] if draws.firsts.size else draws.t) * batch
         for k in range(count):
             drawn[k] = first + row_of(key, start + k, size)
     for k in range(count, count + np.uint64(ROWS_AHEAD)):
@@ -468,7 +475,7 @@ def run_workers(lanes, sequences, rows, this_round, scratch, total, first_strand
             strand * draws.taking_part // strands, (strand + 1) * draws.taking_part // strands
         ):
             m = member(draws, place)
-            drawn_rows = draw_rows(drawn, draws, m)
+            drawn_rows = draw_rows(drawn, draws, place)
             weight = splat(sequences, rows_of(draws, m)[1] if draws.weighted else 1)
             take_steps(
                 lanes, sequences, rows, this_round, scratch, weight, np.uint64(draws.gap),
