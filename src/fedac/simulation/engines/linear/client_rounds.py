@@ -78,6 +78,10 @@ class ClientRounds(LocalRounds):
         self._broadcasts = [Broadcasts(group, slice(a, b), V, dtype) for a, b in chunks]
         self._rows: dict[int, int] = {}  # of the broadcasts, for every version in use
         self._free: list[int] = []
+        first = group.lanes[0].algorithm
+        self._moving = np.isin(first.sequences, first.points)
+        # Means are differences from what was broadcast where messages are rounded, yet no moves.
+        self._others_based = any(each.based[~self._moving].any() for each in self._broadcasts)
 
     def widths(self) -> Widths:
         """Return what the kernels compute with; the same in every round."""
@@ -95,8 +99,9 @@ class ClientRounds(LocalRounds):
         group.spread = np.zeros(len(group.lanes))
         for memory, broadcasts in zip(self._memories, self._broadcasts, strict=True):
             kept = [i for i in memory.indices if i in alive]
-            broadcasts.keep([memory.indices.index(i) for i in kept])
-            memory.keep(kept)
+            if kept != memory.indices:
+                broadcasts.keep([memory.indices.index(i) for i in kept])
+                memory.keep(kept)
         if not self._synchronous:
             self._receive(update.span.number)
         gradients: Array | None = None
@@ -122,11 +127,7 @@ class ClientRounds(LocalRounds):
 
     def _run_clients(self, where: slice, draws: Draws, update: Update, chunk: int) -> None:
         """Take some lanes through a round of clients that all start from the last version."""
-        state, V, dtype = (
-            self.group.state[:, :, where],
-            self.workers.widths.V,
-            self.context.rows.dtype,
-        )
+        state, V, dtype = self.group.state[:, :, where], self.workers.widths.V, self.workers.dtype
         from_state = self._coefficients(where, draws.gap)[1]
         if from_state.ndim == 2:
             reference = from_state * state
@@ -143,13 +144,13 @@ class ClientRounds(LocalRounds):
     def _run_stale_clients(self, where: slice, draws: Draws, update: Update, chunk: int) -> None:
         """Take some lanes through a step of the server; `arrive` has the formula."""
         group, broadcasts = self.group, self._broadcasts[chunk]
-        first = group.lanes[where][0].algorithm
-        moving = np.isin(first.sequences, first.points)
+        state, others, weight = group.state[:, :, where], ~self._moving, draws.total_weight()
         parts = [(draws, update)]
         if group.decays:  # clients work with the step sizes of their version
             places = update.passes(by_version=True)
             parts = [(self.context.draws(one), one) for one in map(update.part, places)]
-        state: Array = group.state[:, :, where] * moving[:, None]
+        if others.any():
+            state[:, others] = 0.0
         for part, those in parts:
             rows = np.array([self._rows[version] for version in those.versions.tolist()])
             group.enter_round(int(those.versions[0]))
@@ -159,14 +160,13 @@ class ClientRounds(LocalRounds):
                 reference=broadcasts.bases.reshape(-1),
                 versions=rows,
                 scales=staleness_scale(those.staleness.astype(np.float64)),
-                moving=moving,
+                moving=self._moving,
             )  # fmt: skip
-            if broadcasts.based[~moving].any():  # means are no moves
-                moved[:, ~moving] += broadcasts.weighted(part.weights(), rows)[:, ~moving]
-            state += moved / draws.total_weight()
-            group.spread[where] += squared / draws.total_weight()
+            if self._others_based:
+                moved[:, others] += broadcasts.weighted(part.weights(), rows)[:, others]
+            state += moved / weight
+            group.spread[where] += squared / weight
         group.enter_round(update.span.number)
-        group.state[:, :, where] = state
 
     def _moves(
         self, where: slice, draws: Draws, chunk: int, **received: Any
@@ -196,8 +196,6 @@ class ClientRounds(LocalRounds):
         if self._synchronous:
             return group.with_gradients(minibatch.full_gradients(group.state[:, 0], draws))
         total: Array = np.zeros_like(group.state)
-        first = group.lanes[0].algorithm
-        moving = np.isin(first.sequences, first.points)
         for version in np.unique(update.versions):
             part = update.part(np.flatnonzero(update.versions == version))
             some, row = self.context.draws(part), self._rows[int(version)]
@@ -206,7 +204,8 @@ class ClientRounds(LocalRounds):
                 for where, chunk in self._stretches()
             ]
             found = minibatch.full_gradients(np.concatenate(points, axis=1), some)
-            scale = np.where(moving, staleness_scale(part.staleness[0].astype(np.float64)), 1.0)
+            of_moves = staleness_scale(part.staleness[0].astype(np.float64))
+            scale = np.where(self._moving, of_moves, 1.0)
             share = some.total_weight() / draws.total_weight()
             total += share * scale[:, None] * group.with_gradients(found)
         return total
@@ -316,15 +315,17 @@ class Broadcasts:
         bases = [_bases(lane.algorithm).diagonal() for lane in group.lanes[where]]
         self.based = np.stack(bases, axis=-1)  # which of the sequences, by lane
         d, T = group.state.shape[:2]
-        self.sent, self.bases = (aligned((0, d, T, V), dtype) for _ in range(2))
+        self.sent = self.bases = aligned((0, d, T, V), dtype)
 
     def store(self, row: int, state: Array) -> None:
         """Store a version."""
+        everything, count = self.based.all(), state.shape[-1]
         if row == len(self.sent):
-            self.sent, self.bases = map(_doubled, (self.sent, self.bases))
-        count = state.shape[-1]
+            self.sent = _doubled(self.sent)
+            self.bases = self.sent if everything else _doubled(self.bases)
         self.sent[row, :, :, :count] = state
-        self.bases[row, :, :, :count] = self.based * state
+        if not everything:
+            self.bases[row, :, :, :count] = self.based * state
 
     def weighted(self, weights: Array, rows: npt.NDArray[np.int64]) -> Array:
         """Return the weighted sum of the bases of some versions, shape (d, T, lanes)."""
@@ -335,7 +336,7 @@ class Broadcasts:
         """Remove all lanes but the given ones."""
         if len(columns) < self.based.shape[1]:
             self.based = self.based[:, columns]
-            for each in (self.sent, self.bases):
+            for each in {id(each): each for each in (self.sent, self.bases)}.values():
                 each[..., : len(columns)] = each[..., columns]
 
 

@@ -240,7 +240,7 @@ class StreamedWorkers:
         self.widths = widths
         self.rows, self.threads, self.full = context.rows, context.threads, context.full
         S, V, T, _ = widths
-        dtype = self.rows.dtype
+        dtype = self.dtype = self.rows.dtype
         self.lanes, self.sequences = Template(dtype, V), Template(dtype, S * V)
         self.sent = Template(dtype, T * V)
         self.dim = context.problem.objective.dim

@@ -269,7 +269,7 @@ class Rows(NamedTuple):
         return self.data[-1].size * self.outputs / len(self.y)
 
 
-NOTHING, NO_NUMBERS, NO_FLAGS = (np.zeros(0, dtype) for dtype in (np.int64, np.float64, np.bool_))
+NOTHING, NO_NUMBERS, NO_FLAGS = np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.bool_)
 
 
 class Draws(NamedTuple):
