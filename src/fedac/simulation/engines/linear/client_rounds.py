@@ -10,7 +10,7 @@ import math
 import mmap
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,11 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedac.algorithms import Algorithm
 from fedac.errors import InputError
 from fedac.federation.compression import FLOAT32, WIRES
 from fedac.federation.federation import Update
-from fedac.federation.round import staleness_scale
 from fedac.simulation.engines.linear.coefficients import (
     Affine,
     ClientForm,
@@ -32,6 +30,7 @@ from fedac.simulation.engines.linear.coefficients import (
     for_lengths,
     without_sums,
 )
+from fedac.simulation.engines.linear.history import History, bases_of, parts_of, scales_of
 from fedac.simulation.engines.linear.kernels.interface import (
     ClientCoefficients,
     Combinations,
@@ -75,13 +74,11 @@ class ClientRounds(LocalRounds):
             for a, b in chunks
         ]
         self._synchronous = problem.is_synchronous
-        self._broadcasts = [Broadcasts(group, slice(a, b), V, dtype) for a, b in chunks]
-        self._rows: dict[int, int] = {}  # of the broadcasts, for every version in use
-        self._free: list[int] = []
+        self._history = History(problem, group, chunks, V, dtype)
         first = group.lanes[0].algorithm
         self._moving = np.isin(first.sequences, first.points)
         # Means are differences from what was broadcast where messages are rounded, yet no moves.
-        self._others_based = any(each.based[~self._moving].any() for each in self._broadcasts)
+        self._others_based = any(each.based[~self._moving].any() for each in self._history.chunks)
 
     def widths(self) -> Widths:
         """Return what the kernels compute with; the same in every round."""
@@ -97,35 +94,25 @@ class ClientRounds(LocalRounds):
         """Advance every lane by one round: its state becomes the mean message."""
         group, alive = self.group, set(self.group.indices)
         group.spread = np.zeros(len(group.lanes))
-        for memory, broadcasts in zip(self._memories, self._broadcasts, strict=True):
-            kept = [i for i in memory.indices if i in alive]
-            if kept != memory.indices:
-                broadcasts.keep([memory.indices.index(i) for i in kept])
-                memory.keep(kept)
-        if not self._synchronous:
-            self._receive(update.span.number)
         gradients: Array | None = None
+        if not self._synchronous:
+            self._history.receive(update.span.number)
         if group.asks_gradient and minibatch:
             gradients = self._gradients(draws, update, minibatch)
-        advance = self._run_clients if self._synchronous else self._run_stale_clients
-        for where, chunk in self._stretches():
-            advance(where, draws, update, chunk)
-        if gradients is not None:
-            group.state += gradients
-        needed = self.context.problem.keep_versions(self._rows, update.span.number + 1)
-        self._free += [row for version, row in self._rows.items() if version not in needed]
-        self._rows = needed
-
-    def _stretches(self) -> Iterator[tuple[slice, int]]:
-        """Yield the lanes that share a vector, and its number."""
         first = 0
         for chunk, memory in enumerate(self._memories):
+            memory.keep([i for i in memory.indices if i in alive])
             last = first + len(memory.indices)
-            if last > first:
-                yield slice(first, last), chunk
+            if last > first and self._synchronous:
+                self._run_clients(slice(first, last), draws, memory)
+            elif last > first:
+                self._run_stale_clients(slice(first, last), draws, update, chunk)
             first = last
+        if gradients is not None:
+            group.state += gradients
+        self._history.forget(update.span.number + 1)
 
-    def _run_clients(self, where: slice, draws: Draws, update: Update, chunk: int) -> None:
+    def _run_clients(self, where: slice, draws: Draws, memory: ClientMemories) -> None:
         """Take some lanes through a round of clients that all start from the last version."""
         state, V, dtype = self.group.state[:, :, where], self.workers.widths.V, self.workers.dtype
         from_state = self._coefficients(where, draws.gap)[1]
@@ -134,7 +121,7 @@ class ClientRounds(LocalRounds):
         else:
             reference = np.einsum("tiv,div->dtv", from_state, state)
         moved, squared = self._moves(
-            where, draws, chunk,
+            where, draws, memory,
             broadcast=padded(state, V, dtype).reshape(-1),
             reference=padded(reference, V, dtype).reshape(-1),
         )  # fmt: skip
@@ -143,39 +130,33 @@ class ClientRounds(LocalRounds):
 
     def _run_stale_clients(self, where: slice, draws: Draws, update: Update, chunk: int) -> None:
         """Take some lanes through a step of the server; `arrive` has the formula."""
-        group, broadcasts = self.group, self._broadcasts[chunk]
+        group, broadcasts = self.group, self._history.chunks[chunk]
         state, others, weight = group.state[:, :, where], ~self._moving, draws.total_weight()
-        parts = [(draws, update)]
-        if group.decays:  # clients work with the step sizes of their version
-            places = update.passes(by_version=True)
-            parts = [(self.context.draws(one), one) for one in map(update.part, places)]
         if others.any():
             state[:, others] = 0.0
-        for part, those in parts:
-            rows = np.array([self._rows[version] for version in those.versions.tolist()])
-            group.enter_round(int(those.versions[0]))
+        for part, those in parts_of(self.context, group, draws, update):
+            rows = self._history.rows(those)
             moved, squared = self._moves(
-                where, part, chunk,
+                where, part, self._memories[chunk],
                 broadcast=broadcasts.sent.reshape(-1),
                 reference=broadcasts.bases.reshape(-1),
                 versions=rows,
-                scales=staleness_scale(those.staleness.astype(np.float64)),
+                scales=scales_of(those),
                 moving=self._moving,
             )  # fmt: skip
             if self._others_based:
                 moved[:, others] += broadcasts.weighted(part.weights(), rows)[:, others]
             state += moved / weight
             group.spread[where] += squared / weight
-        group.enter_round(update.span.number)
 
     def _moves(
-        self, where: slice, draws: Draws, chunk: int, **received: Any
+        self, where: slice, draws: Draws, memory: ClientMemories, **received: Any
     ) -> tuple[Array, Array | float]:
         """Return the sum of the messages' differences from their references.
 
         With it comes the sum of the squared lengths of moves, where they are asked for.
         """
-        memory, workers, count = self._memories[chunk], self.workers, where.stop - where.start
+        workers, count = self.workers, where.stop - where.start
         tables, _ = self.table(where, draws.gap)
         coefficients = self._coefficients(where, draws.gap)[0]._replace(**received)
         workers.run(draws, tables, memory.indices, coefficients, memory)
@@ -183,12 +164,6 @@ class ClientRounds(LocalRounds):
         moved = total[: d * T * V].reshape(d, T, V)[:, :, :count]
         squared = total[d * T * V : d * T * V + count] if self.group.asks_moves else 0.0
         return moved, squared
-
-    def _receive(self, version: int) -> None:
-        """Keep the sequences of the last version."""
-        row = self._rows[version] = self._free.pop() if self._free else len(self._rows)
-        for where, chunk in self._stretches():
-            self._broadcasts[chunk].store(row, self.group.state[:, :, where])
 
     def _gradients(self, draws: Draws, update: Update, minibatch: MinibatchRounds) -> Array:
         """Return what the mean message has of the clients' full gradients, shape (d, T, lanes)."""
@@ -198,14 +173,13 @@ class ClientRounds(LocalRounds):
         total: Array = np.zeros_like(group.state)
         for version in np.unique(update.versions):
             part = update.part(np.flatnonzero(update.versions == version))
-            some, row = self.context.draws(part), self._rows[int(version)]
+            some, row = self.context.draws(part), self._history.rows(part)[0]
             points = [
-                self._broadcasts[chunk].sent[row, :, 0, : where.stop - where.start]
-                for where, chunk in self._stretches()
+                chunk.sent[row, :, 0, : len(chunk.indices)]
+                for _, chunk in self._history.stretches()
             ]
             found = minibatch.full_gradients(np.concatenate(points, axis=1), some)
-            of_moves = staleness_scale(part.staleness[0].astype(np.float64))
-            scale = np.where(self._moving, of_moves, 1.0)
+            scale = np.where(self._moving, scales_of(part)[0], 1.0)
             share = some.total_weight() / draws.total_weight()
             total += share * scale[:, None] * group.with_gradients(found)
         return total
@@ -236,7 +210,7 @@ class ClientRounds(LocalRounds):
             reference = np.einsum("ksv,siv->kiv", on_local[-1, :T], enter[-1, :, :T])
             reference += on_others[-1, :T, :T]
         else:
-            reference = np.stack([_bases(algorithm) for algorithm in algorithms[where]], axis=-1)
+            reference = np.stack([bases_of(algorithm) for algorithm in algorithms[where]], axis=-1)
         diagonal = np.einsum("ttv->tv", reference)
         if np.array_equal(reference, diagonal[:, None] * np.eye(T)[:, :, None]):
             reference = diagonal
@@ -292,59 +266,6 @@ class ClientRounds(LocalRounds):
             for lane in self.group.lanes
             for gap in lengths
         )
-
-
-def _bases(algorithm: Algorithm) -> Array:
-    """Return the vectors that messages are differences from, in terms of the sequences."""
-    T = len(algorithm.sequences)
-    found = np.zeros((T, T))
-    found[np.isin(algorithm.sequences, algorithm.sent)] = np.stack(
-        algorithm.bases(tuple(np.eye(T)))
-    )
-    return found
-
-
-class Broadcasts:
-    """What the server has sent, as long as clients work from it, in lanes that share a vector.
-
-    `sent` has the sequences of a version in each row, and `bases` the vectors that messages are
-    differences from: some of the sequences, and zeros for changes.
-    """
-
-    def __init__(self, group: LaneGroup, where: slice, V: int, dtype: npt.DTypeLike) -> None:
-        bases = [_bases(lane.algorithm).diagonal() for lane in group.lanes[where]]
-        self.based = np.stack(bases, axis=-1)  # which of the sequences, by lane
-        d, T = group.state.shape[:2]
-        self.sent = self.bases = aligned((0, d, T, V), dtype)
-
-    def store(self, row: int, state: Array) -> None:
-        """Store a version."""
-        everything, count = self.based.all(), state.shape[-1]
-        if row == len(self.sent):
-            self.sent = _doubled(self.sent)
-            self.bases = self.sent if everything else _doubled(self.bases)
-        self.sent[row, :, :, :count] = state
-        if not everything:
-            self.bases[row, :, :, :count] = self.based * state
-
-    def weighted(self, weights: Array, rows: npt.NDArray[np.int64]) -> Array:
-        """Return the weighted sum of the bases of some versions, shape (d, T, lanes)."""
-        total: Array = np.tensordot(weights, self.bases[rows], 1)
-        return total[..., : self.based.shape[1]]
-
-    def keep(self, columns: list[int]) -> None:
-        """Remove all lanes but the given ones."""
-        if len(columns) < self.based.shape[1]:
-            self.based = self.based[:, columns]
-            for each in {id(each): each for each in (self.sent, self.bases)}.values():
-                each[..., : len(columns)] = each[..., columns]
-
-
-def _doubled(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array with space for twice as many rows."""
-    larger = aligned((max(1, 2 * len(rows)), *rows.shape[1:]), rows.dtype)
-    larger[: len(rows)] = rows
-    return larger
 
 
 class ClientMemories:

@@ -77,7 +77,10 @@ class DenseWorkers(StreamedWorkers):
         draws, dtype = this_round.draws, self.rows.dtype
         by_row = this_round.collect == steps.BY_ROW
         strands = len(this_round.row_steps if by_row else self.total)
-        weights = draws.weights().astype(dtype)
+        weights = draws.weights()
+        if len(this_round.scales):
+            weights *= this_round.scales
+        weights = weights.astype(dtype)
         at_once = 1 if clients else WORKERS_AT_ONCE
         # The same memory for all rows: allocating large arrays is slow.
         in_block = min(draws.gap * draws.batch, max(BLOCK, draws.batch))
@@ -112,12 +115,18 @@ class DenseWorkers(StreamedWorkers):
     ) -> None:  # fmt: skip
         """Run some workers from the start of the round, and add up their moves."""
         draws = this_round.draws
-        start, base = self._matrix(this_round.start), self._matrix(this_round.base)
         if draws.batch == 0:
-            for m, weight in zip(draws.client_ids(first, last), weights[:, 0, 0], strict=True):
-                left = self._steps_on_all_rows(this_round, int(m), draws.gap, start)
-                moved += weight * (left - base)
+            starts, bases = (
+                each.reshape(-1, len(moved), moved.shape[1])
+                for each in (this_round.start, this_round.base)
+            )
+            versions = this_round.versions[first:last]
+            for k, m in enumerate(draws.client_ids(first, last)):
+                version = versions[k] if len(versions) else 0
+                left = self._steps_on_all_rows(this_round, int(m), draws.gap, starts[version])
+                moved += weights[k, 0, 0] * (left - bases[version])
             return
+        start, base = self._matrix(this_round.start), self._matrix(this_round.base)
         drawn = self._draw(draws, first, last)
         Y, x, C = self._steps_on_drawn_rows(this_round, drawn, start, memory)
         if C.size:

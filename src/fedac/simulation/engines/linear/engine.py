@@ -26,6 +26,7 @@ from fedac.simulation.engines.linear.coefficients import (
     client_form,
     for_lengths,
 )
+from fedac.simulation.engines.linear.history import StaleRounds
 from fedac.simulation.engines.linear.kernels.interface import Rows, compile_interruptibly
 from fedac.simulation.engines.linear.model import (
     compile_losses,
@@ -166,12 +167,19 @@ def _takes_local_steps(group: LaneGroup, problem: Problem) -> bool:
     return not group.minibatch and (max(problem.gaps) > 1 or not group.is_plain)
 
 
+def _kind_of_rounds(group: LaneGroup) -> type[LocalRounds]:
+    """Return what takes a group through rounds of local steps."""
+    if not group.sums_moves:
+        return ClientRounds
+    return LocalRounds if group.is_plain else StaleRounds
+
+
 def _rounds(context: Context, updates: Iterable[Update]) -> Generator[list[Snapshot]]:
     """Take all lanes through steps of the server, and yield their states."""
     problem, federation = context.problem, context.problem.federation
     groups = make_groups(problem)
     local = {
-        group: (LocalRounds if group.is_plain else ClientRounds)(context, group)
+        group: _kind_of_rounds(group)(context, group)
         for group in groups
         if _takes_local_steps(group, problem)
     }

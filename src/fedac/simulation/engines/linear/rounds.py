@@ -66,7 +66,7 @@ class LaneGroup:
 
     def __init__(self, indices: list[int], problem: Problem) -> None:
         self.problem = problem
-        self._from_one_start = problem.is_synchronous and not problem.lengths
+        self._equal_steps = not problem.lengths
         self._round = 0
         self.spread: Array = np.zeros(len(indices))  # of the last round
         algorithms = [problem.lanes[i].algorithm for i in indices]
@@ -93,8 +93,13 @@ class LaneGroup:
         not enough if moves are asked for, if clients take different numbers of steps, or if they
         started from different versions.
         """
+        return self.sums_moves and self.problem.is_synchronous
+
+    @property
+    def sums_moves(self) -> bool:
+        """Whether this holds, but that clients may have started from different versions."""
         plain = self.lanes[0].algorithm.is_plain and self.problem.wire == FLOAT32
-        return plain and self._from_one_start and not self.asks_moves
+        return plain and self._equal_steps and not self.asks_moves
 
     @property
     def asks_moves(self) -> bool:
@@ -322,18 +327,22 @@ class LocalRounds:
 
     def _advance(self, where: slice, draws: Draws) -> None:
         """Take some lanes through a round."""
-        state, workers, context = self.group.state[:, :, where], self.workers, self.context
+        state, workers = self.group.state[:, :, where], self.workers
         d, S, count = state.shape
         tables, closing = self.table(where, draws.gap)
         workers.start.reshape(d, S, -1)[:, :, :count] = state
         workers.run(draws, tables, self.group.indices[where])
-        weight, center = draws.total_weight(), context.regularizer.center
+        self.finish(state, closing, draws.total_weight())
+
+    def finish(self, state: Array, closing: Closing, weight: float) -> None:
+        """Turn the state before a round into the mean state after it, given the workers' moves."""
+        (d, S, count), center = state.shape, self.context.regularizer.center
         closing = Closing(*(each[0] for each in closing))
         # In strands of coordinates, which do not depend on each other.
         bounds = [d * strand // STRANDS for strand in range(STRANDS + 1)]
-        context.threads.run(
+        self.context.threads.run(
             lambda first, last: steps.finish_round(
-                workers.total, state, closing, center, weight, bounds[first], bounds[last]
+                self.workers.total, state, closing, center, weight, bounds[first], bounds[last]
             ),
             strands=STRANDS,
             work=d * S * count // NUMBERS_A_STEP,

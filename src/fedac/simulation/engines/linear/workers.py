@@ -24,7 +24,13 @@ from fedac.federation.federation import Federation, Update
 from fedac.objectives.linear_model import DataObjective
 from fedac.simulation.engines.linear.kernels import client_rounds, steps
 from fedac.simulation.engines.linear.kernels import interface as kernels
-from fedac.simulation.engines.linear.kernels.interface import Draws, LocalRound, Scratch, Tables
+from fedac.simulation.engines.linear.kernels.interface import (
+    Draws,
+    LocalRound,
+    Received,
+    Scratch,
+    Tables,
+)
 from fedac.simulation.engines.linear.kernels.simd import Template, aligned
 from fedac.simulation.problem import Problem
 from fedac.validate import Array
@@ -265,16 +271,19 @@ class StreamedWorkers:
         lanes: Sequence[int],
         coefficients: kernels.ClientCoefficients | None = None,
         memories: ClientMemories | None = None,
+        received: Received | None = None,
     ) -> None:
         """Run all workers of some lanes through a round, and leave `total`.
 
-        They begin at `start`, or, with coefficients and memories, each from its own state.
+        They begin at `start`, or at what they have received, or, with coefficients and memories,
+        each from its own state.
         """
-        by_row = coefficients is None and self.how_to_collect(tables) == steps.BY_ROW
+        together = coefficients is None and received is None
+        by_row = together and self.how_to_collect(tables) == steps.BY_ROW
         sums = self._by_row[1] if by_row else self.total
         if self.context.actors is None:
             clients = (coefficients, memories.kept) if coefficients and memories else None
-            self.run_strands(draws, tables, len(lanes), 0, len(sums), clients)
+            self.run_strands(draws, tables, len(lanes), 0, len(sums), clients, received)
         else:
             start = self.start if coefficients is None else np.zeros(0)
             told = RemoteRound(
@@ -293,15 +302,18 @@ class StreamedWorkers:
         first: int,
         last: int,
         clients: ClientData | None = None,
+        received: Received | None = None,
     ) -> npt.NDArray[np.float64]:
         """Run some strands of workers of `count` lanes, and return the sum of their moves.
 
         If moves are collected by row, return how much of every row the workers added. With
         `clients`, each starts from its own state; return the sum of their messages.
         """
-        base, sums, by_row, collect = self.start, self.total, self._nothing_by_row, steps.SWEEP
+        sums, by_row, collect = self.total, self._nothing_by_row, steps.SWEEP
+        start, versions, scales = received or Received(self.start)
+        base = start
         if clients is None:
-            collect = self.how_to_collect(tables)
+            collect = self.how_to_collect(tables) if received is None else steps.SWEEP
             if len(tables.folds):
                 # Folded by the same code as the workers, an idle one ends at `base` to the bit.
                 base = base.copy()
@@ -309,7 +321,7 @@ class StreamedWorkers:
         if collect == steps.BY_ROW:
             by_row, sums = self._by_row, self._by_row[1]
             self.threads.run(self.find_margins, strands=len(self.total), work=self._all_rows)
-        this_round = LocalRound(draws, tables, self.start, base, *by_row, collect)
+        this_round = LocalRound(draws, tables, start, base, *by_row, collect, versions, scales)
 
         def task(a: int, b: int) -> None:
             sums[a:b] = 0.0

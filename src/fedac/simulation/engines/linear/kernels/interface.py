@@ -342,18 +342,29 @@ class Closing(NamedTuple):
     constant: Array  # the multiples of the center of the l2 term in the state
 
 
+class Received(NamedTuple):
+    """What workers have received that did not all start from the last version."""
+
+    sent: npt.NDArray[Any]  # sequences of several versions, one after the other
+    versions: npt.NDArray[np.int64] = NOTHING
+    """By place among the participants: which of them each worker has; empty if there is one."""
+    scales: Array = NO_NUMBERS  # by place: how much of its move counts; empty if all of it
+
+
 class LocalRound(NamedTuple):
     """One round of local steps."""
 
     draws: Draws
     tables: Tables
-    start: npt.NDArray[Any]  # where all workers start
-    base: npt.NDArray[Any]  # where a worker that never moves ends
+    start: npt.NDArray[Any]  # where all workers start, or one start for each version
+    base: npt.NDArray[Any]  # where a worker that never moves ends, likewise
     margins: npt.NDArray[Any]
     """Every row times the start, shape (n, C W); no rows unless moves are collected by row."""
     row_steps: npt.NDArray[np.float64]
     """The multiples of every row that each strand has added, shape (strands, n, C W)."""
     collect: int  # how the workers' moves are collected (see `steps.py`)
+    versions: npt.NDArray[np.int64] = NOTHING  # as in `Received`
+    scales: Array = NO_NUMBERS
 
 
 class Combinations(NamedTuple):

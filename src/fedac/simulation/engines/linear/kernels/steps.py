@@ -378,11 +378,11 @@ def take_steps(lanes, sequences, rows, this_round, scratch, weight, gap, drawn_r
 
     def code(lanes, sequences, rows, this_round, scratch, weight, gap, drawn_rows, sums):
         data, y, offsets, loss = rows
-        draws, tables, start, _, margins, _, collect = this_round
+        draws, tables, _, _, margins, _, collect, _, _ = this_round
         q, r, e, fold_after, folds = tables
         Y, _, drawn, slopes = scratch
         by_row = collect == BY_ROW
-        large = len(data) > 1 and start.nbytes > NEAR_CACHE
+        large = len(data) > 1 and Y.nbytes > NEAR_CACHE
         C, V, W = outputs(loss), np.uint64(len(lanes)), np.uint64(len(sequences))
         work = work_space(sequences, loss)
         rows_a_step, first = np.uint64(1), np.uint64(0)
@@ -455,18 +455,18 @@ def take_steps(lanes, sequences, rows, this_round, scratch, weight, gap, drawn_r
 def run_workers(lanes, sequences, rows, this_round, scratch, total, first_strand, last_strand):
     """Run the workers of some strands for one round and sum up their moves.
 
-    Every worker starts from `start`, takes `gap` steps and adds its weight times ``Y - base`` to
+    Every worker starts from its start, takes `gap` steps and adds its weight times ``Y - base`` to
     the total of its strand or, collected by row, its multiples of rows to the steps of its strand.
     """
     data, loss = rows.data, rows.loss
-    draws, _, start, base, _, row_steps, collect = this_round
+    draws, _, starts, bases, _, row_steps, collect, versions, scales = this_round
     Y, sums, drawn, _ = scratch
     by_row = collect == BY_ROW
     strands = len(row_steps) if by_row else len(total)
-    W = np.uint64(len(sequences))
+    W, size = np.uint64(len(sequences)), np.uint64(Y.size)
     if not by_row:
-        for place in range(np.uint64(0), np.uint64(start.size), W):
-            store(Y, place, load(sequences, start, place))
+        for at in range(np.uint64(0), size, W):
+            store(Y, at, load(sequences, starts, at))
     for strand in range(first_strand, last_strand):
         strand_total = total[min(strand, len(total) - 1)]
         strand_steps = row_steps[strand] if by_row else row_steps[0]
@@ -477,6 +477,12 @@ def run_workers(lanes, sequences, rows, this_round, scratch, total, first_strand
             m = member(draws, place)
             drawn_rows = draw_rows(drawn, draws, place)
             weight = splat(sequences, rows_of(draws, m)[1] if draws.weighted else 1)
+            received = np.uint64(versions[place] if versions.size else 0) * size
+            start, base = starts[received:], bases[received:]
+            if versions.size:
+                weight = weight * splat(sequences, scales[place])
+                for at in range(np.uint64(0), size, W):
+                    store(Y, at, load(sequences, start, at))
             take_steps(
                 lanes, sequences, rows, this_round, scratch, weight, np.uint64(draws.gap),
                 drawn_rows, strand_steps,
@@ -573,7 +579,7 @@ def add_rows(sequences, loss, data, steps, total, first_strand, last_strand):
 def sweep_up(sequences, start, base, Y, weight, sums):
     """Add a worker's weighted move to the sums, over all coordinates, and reset the worker."""
     W = np.uint64(len(sequences))
-    for place in range(np.uint64(0), np.uint64(start.size), W):
+    for place in range(np.uint64(0), np.uint64(Y.size), W):
         moved = load(sequences, Y, place) - load(sequences, base, place)
         store(sums, place, multiply_add(weight, moved, load(sequences, sums, place)))
         store(Y, place, load(sequences, start, place))
