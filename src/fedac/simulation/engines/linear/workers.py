@@ -167,17 +167,18 @@ class Context:
         problem, federation, members = self.problem, self.problem.federation, update.members
         clients, everybody = federation.clients, np.zeros(0, np.int64)
         synchronous, everyone_present = problem.is_synchronous, len(members) == federation.M
-        # If all workers take all rows at every step, one represents all of them.
-        remember = any(lane.algorithm.memory for lane in problem.lanes)
         one_for_all = clients is None and federation.batch is None and synchronous
-        one_for_all = one_for_all and not self.lengths and (everyone_present or not remember)
+        if one_for_all:  # if all workers take all rows at every step, one represents all of them
+            remember = any(lane.algorithm.memory for lane in problem.lanes)
+            one_for_all = not self.lengths and (everyone_present or not remember)
         number, t, _ = update.draws
-        firsts = federation.first_steps(members, update.draws)
-        own: dict[str, Any] = {} if np.ndim(firsts) == 0 else {"firsts": firsts}
-        if np.ndim(number):
+        own: dict[str, Any] = {}
+        if federation.local_steps is not None or not isinstance(number, int):
+            own["firsts"] = federation.first_steps(members, update.draws)
+        if not isinstance(number, int):
             if not synchronous:
                 own["numbers"] = number
-            number, t = int(np.ravel(number)[0]), int(np.ravel(t)[0])
+            number, t = int(number[0]), int(t[0])
         if self.lengths:
             own["lengths"] = np.array(self.lengths)
             own["kinds"] = np.searchsorted(own["lengths"], update.steps)

@@ -15,9 +15,8 @@ from fedac.simulation.engines.linear.kernels.steps import (
     draw_rows,
     flush,
     member,
-    number_of,
+    one_of,
     rows_of,
-    steps_of,
     take_steps,
 )
 
@@ -138,8 +137,9 @@ def run_clients(
     follow each other.
     """
     draws, row_steps = this_round.draws, this_round.row_steps
-    begin, enter, leave, constant, broadcasts, references, center = coefficients[:7]
+    begin, enter, leave, constant, broadcast, reference, center = coefficients[:7]
     wire, echoes, places, points, versions, scales, moving = coefficients[7:]
+    kinds, lengths, numbers, firsts = draws[-4:]
     memory, started = memories
     Y, sums, drawn, _ = scratch
     d, V, none = np.uint64(center.size), np.uint64(len(lanes)), np.uint64(0)
@@ -156,10 +156,10 @@ def run_clients(
             first_place(draws, strand, len(total)), first_place(draws, strand + 1, len(total))
         ):
             m = member(draws, place)
-            drawn_rows = draw_rows(drawn, draws, place)
-            kind = np.uint64(draws.kinds[place] if draws.kinds.size else 0)
-            received = np.uint64(versions[place] if versions.size else 0) * d * T * V
-            broadcast, reference = broadcasts[received:], references[received:]
+            kind, number = one_of(kinds, place, 0), one_of(numbers, place, draws.r)
+            gap, first_step = one_of(lengths, kind, draws.gap), one_of(firsts, place, draws.t)
+            drawn_rows = draw_rows(drawn, draws, m, gap, first_step, number)
+            received = one_of(versions, place, 0) * d
             scale = scales[place] if scales.size else 1.0
             mine = memory[m]
             is_new, started[m] = not started[m], True
@@ -168,19 +168,20 @@ def run_clients(
                 for p in range(P if is_new else none):
                     for j in range(count):
                         store(combined, j * V, zero)
-                    add_terms(lanes, combined, begin, p, none, broadcast, T, first, count)
+                    at = received + first
+                    add_terms(lanes, combined, begin, p, none, broadcast, T, at, count)
                     for j in range(count):
                         store(mine, ((first + j) * P + p) * V, load(lanes, combined, j * V))
                 for s in range(S):
                     for j in range(count):
                         store(combined, j * V, zero)
                     k = kind * S + s
-                    add_terms(lanes, combined, enter, k, none, broadcast, T, first, count)
+                    at = received + first
+                    add_terms(lanes, combined, enter, k, none, broadcast, T, at, count)
                     add_terms(lanes, combined, enter, k, T, mine, P, first, count)
                     for j in range(count):
                         store(Y, ((first + j) * S + s) * V, load(lanes, combined, j * V))
             one = splat(sequences, 1.0)
-            gap = steps_of(draws, place)
             take_steps(
                 lanes, sequences, rows, this_round, scratch, one, gap, drawn_rows, row_steps[0]
             )
@@ -195,14 +196,14 @@ def run_clients(
                     for j in range(count):
                         store(output, j * V, multiple * splat(lanes, center[first + j]))
                     add_terms(lanes, output, leave, k, none, Y, S, first, count)
-                    add_terms(lanes, output, leave, k, S, broadcast, T, first, count)
+                    add_terms(lanes, output, leave, k, S, broadcast, T, received + first, count)
                     add_terms(lanes, output, leave, k, S + T, mine, P, first, count)
                 for t in range(T):
                     factor = factor_of(lanes, scale, moving, t)
                     for j in range(count):
                         at = ((first + j) * T + t) * V
                         message = load(lanes, combined, (t * block + j) * V)
-                        moved = message - load(lanes, reference, at)
+                        moved = message - load(lanes, reference, received * T * V + at)
                         if wire:
                             store(message_moved, (t * d + first + j) * V, moved)
                         else:
@@ -215,7 +216,7 @@ def run_clients(
                         kept_now = load(lanes, combined, ((T + p) * block + j) * V)
                         store(mine, ((first + j) * P + p) * V, kept_now)
             if wire:
-                keys = (draws.seed, np.uint64(m), number_of(draws, place))
+                keys = (draws.seed, np.uint64(m), number)
                 squared = send(
                     lanes, message_moved, wire, echoes, places, points, keys, d, weight, scale,
                     moving, sums, mine,

@@ -186,15 +186,9 @@ def rows_of(draws, m):
 
 
 @helper
-def steps_of(draws, place):
-    """Return the number of local steps of a participant."""
-    return np.uint64(draws.lengths[draws.kinds[place]] if draws.kinds.size else draws.gap)
-
-
-@helper
-def number_of(draws, place):
-    """Return the number of the round whose random numbers a participant has."""
-    return np.uint64(draws.numbers[place] if draws.numbers.size else draws.r)
+def one_of(values, place, usual):
+    """Return a participant's number where they differ, else the usual one."""
+    return np.uint64(values[place] if values.size else usual)
 
 
 @helper
@@ -227,13 +221,13 @@ def list_epoch(drawn, at, first, size, key):
 
 
 @helper
-def draw_rows(drawn, draws, place):
-    """List the rows that a participant draws in a round; return how many.
+def draw_rows(drawn, draws, m, gap, first_step, number):
+    """List the rows that client m draws in a round; return how many.
 
-    The last one is repeated, for prefetching. If the client takes all its rows at every step, they
-    are listed once.
+    It takes `gap` steps from `first_step` on, with the random numbers of round `number`. The last
+    row is repeated, for prefetching. If the client takes all its rows at every step, they are
+    listed once.
     """
-    m = member(draws, place)
     first, size = rows_of(draws, m)
     if draws.batch == 0:
         count = size
@@ -244,13 +238,12 @@ def draw_rows(drawn, draws, place):
         epochs = np.uint64(draws.epochs)
         count = epochs * size
         for epoch in range(epochs):
-            number = number_of(draws, place) * epochs + epoch
-            list_epoch(drawn, epoch * size, first, size, sampling.mix(key + number * GOLDEN))
+            counter = number * epochs + epoch
+            list_epoch(drawn, epoch * size, first, size, sampling.mix(key + counter * GOLDEN))
     else:
         key = worker_key(draws.seed, np.uint64(m))
         batch = np.uint64(draws.batch)
-        count = steps_of(draws, place) * batch
-        start = np.uint64(draws.firsts[place] if draws.firsts.size else draws.t) * batch
+        count, start = gap * batch, first_step * batch
         for k in range(count):
             drawn[k] = first + row_of(key, start + k, size)
     for k in range(count, count + np.uint64(ROWS_AHEAD)):
@@ -459,14 +452,15 @@ def run_workers(lanes, sequences, rows, this_round, scratch, total, first_strand
     the total of its strand or, collected by row, its multiples of rows to the steps of its strand.
     """
     data, loss = rows.data, rows.loss
-    draws, _, starts, bases, _, row_steps, collect, versions, scales = this_round
+    draws, _, start, base, _, row_steps, collect, versions, scales = this_round
     Y, sums, drawn, _ = scratch
     by_row = collect == BY_ROW
     strands = len(row_steps) if by_row else len(total)
+    numbers, firsts, gap = draws.numbers, draws.firsts, np.uint64(draws.gap)
     W, size = np.uint64(len(sequences)), np.uint64(Y.size)
     if not by_row:
         for at in range(np.uint64(0), size, W):
-            store(Y, at, load(sequences, starts, at))
+            store(Y, at, load(sequences, start, at))
     for strand in range(first_strand, last_strand):
         strand_total = total[min(strand, len(total) - 1)]
         strand_steps = row_steps[strand] if by_row else row_steps[0]
@@ -475,25 +469,25 @@ def run_workers(lanes, sequences, rows, this_round, scratch, total, first_strand
             strand * draws.taking_part // strands, (strand + 1) * draws.taking_part // strands
         ):
             m = member(draws, place)
-            drawn_rows = draw_rows(drawn, draws, place)
+            first_step, number = one_of(firsts, place, draws.t), one_of(numbers, place, draws.r)
+            drawn_rows = draw_rows(drawn, draws, m, gap, first_step, number)
             weight = splat(sequences, rows_of(draws, m)[1] if draws.weighted else 1)
-            received = np.uint64(versions[place] if versions.size else 0) * size
-            start, base = starts[received:], bases[received:]
+            received = np.uint64(0)  # where its start is
             if versions.size:
+                received = np.uint64(versions[place]) * size
                 weight = weight * splat(sequences, scales[place])
                 for at in range(np.uint64(0), size, W):
-                    store(Y, at, load(sequences, start, at))
+                    store(Y, at, load(sequences, start, received + at))
             take_steps(
-                lanes, sequences, rows, this_round, scratch, weight, np.uint64(draws.gap),
-                drawn_rows, strand_steps,
-            )  # fmt: skip
+                lanes, sequences, rows, this_round, scratch, weight, gap, drawn_rows, strand_steps
+            )
             if by_row:
                 for k in range(drawn_rows):
                     clear_row(sequences, loss, data, drawn[k], Y)
                 continue
             waiting += 1
             if collect == SWEEP:
-                sweep_up(sequences, start, base, Y, weight, sums)
+                sweep_up(sequences, start, base, received, Y, weight, sums)
             elif collect == TOUCHED:
                 for k in range(drawn_rows):
                     collect_row(sequences, loss, data, drawn[k], start, Y, weight, sums)
@@ -576,11 +570,11 @@ def add_rows(sequences, loss, data, steps, total, first_strand, last_strand):
 
 
 @helper
-def sweep_up(sequences, start, base, Y, weight, sums):
+def sweep_up(sequences, start, base, received, Y, weight, sums):
     """Add a worker's weighted move to the sums, over all coordinates, and reset the worker."""
     W = np.uint64(len(sequences))
     for place in range(np.uint64(0), np.uint64(Y.size), W):
-        moved = load(sequences, Y, place) - load(sequences, base, place)
+        moved = load(sequences, Y, place) - load(sequences, base, received + place)
         store(sums, place, multiply_add(weight, moved, load(sequences, sums, place)))
         store(Y, place, load(sequences, start, place))
 
