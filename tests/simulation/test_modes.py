@@ -8,11 +8,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import fedac
 from fedac import Link, simulate
 from fedac.errors import InputError
-from fedac.objectives import LeastSquares
+from fedac.objectives import LeastSquares, LogisticRegression, SoftmaxRegression
 
 RNG = np.random.default_rng(3)
 D, MU, ETA, K = 4, 0.3, 0.1, 3
@@ -289,3 +292,180 @@ def test_chances_of_availability_are_kept(mode, availability) -> None:
         leaves = int(rule.leaves(np.array([work.client]), begun, ended + 1)[0])
         assert leaves >= ended[0] - 1 if not work.lost else True
         assert leaves > begun[0]
+
+
+# --- The fast engine ----------------------------------------------------------------------------
+
+SOME = 9  # clients, of 1 to about 12 rows
+FEW_ROWS = np.random.default_rng(0)
+HOLDERS = np.sort(np.r_[np.arange(SOME), FEW_ROWS.choice(SOME, 51, p=np.arange(1, SOME + 1) / 45)])
+DENSE = FEW_ROWS.standard_normal((60, 7))
+SPARSE = sp.random_array((60, 7), density=0.5, rng=1, format="csr")
+SIGNS, CLASSES = np.where(FEW_ROWS.random(60) < 0.5, -1.0, 1.0), FEW_ROWS.integers(0, 3, 60)
+OBJECTIVES = {
+    "sparse": LogisticRegression(SPARSE, SIGNS, l2=0.1),
+    "dense": LogisticRegression(DENSE, SIGNS, l2=0.1),
+    "softmax": SoftmaxRegression(DENSE, CLASSES, l2=0.1),
+    "sparse softmax": SoftmaxRegression(SPARSE, CLASSES, l2=0.1),
+}
+COMPOSITIONS = (
+    "fedavg", "fedac-i", "fedac-ii", "mb-sgd", "mb-ac-sgd", "scaffold", "fedavg+nesterov(0.7,0.9)",
+    "fedac-i+cv", "fedac-i+cv+nesterov(1,0.3)", "mimelite(0.9)", "fedexp", "fedcm(0.3)", "fednova",
+    "fedprox(0.1)", "fedac-ii+fedexp", "diloco",
+)  # fmt: skip
+ALL_MODES = (
+    {"mode": "deadline(6s)", "oversample": 1.5, "participation": 4},
+    {"availability": "share(0.5, 20s)"},
+    {"mode": "buffer(1)", "participation": 6},
+    {"mode": "buffer(3)", "participation": 6},
+    {"mode": "until(6s)"},
+)
+WORKS = (
+    {"batch": 1},
+    {"batch": 3, "weighting": "uniform", "participation": 5},
+    {"batch": "full"},
+    {"batch": 3, "epochs": 2, "K": None},
+    {"batch": 2, "K": [1, 2, 3, 4, 5, 3, 2, 1, 2]},
+    {"batch": 2, "wire": "int8"},
+    {"batch": "full", "wire": "bfloat16"},
+)
+UNEQUAL = Link(
+    gradient=1.0, latency=0.1, row=0.01, speeds=[0.4, 2.5, 1.0, 0.7, 4.0, 1.3, 0.9, 3, 1]
+)
+
+
+def simulated(kind: str, method, engine: str = "fast", **options) -> fedac.Result:
+    usual = {"clients": HOLDERS, "K": 4, "eta": [0.05, 0.3], "mu": 0.1, "link": UNEQUAL, "seed": 5,
+             "rounds": 14, "precision": "float64", "record_every": 3, "batch": 1}  # fmt: skip
+    return simulate(OBJECTIVES[kind], method, engine=engine, **(usual | options))
+
+
+def assert_equal_runs(kind: str, method, **options) -> None:
+    usual, found = (simulated(kind, method, engine, **options) for engine in ("reference", "fast"))
+    assert found.engine == "fast"
+    assert found.gradient_queries == usual.gradient_queries
+    assert found.timeline.equals(usual.timeline)
+    for one, other in zip(usual.runs, found.runs, strict=True):
+        np.testing.assert_allclose(other.loss, one.loss, rtol=0, atol=1e-9)
+        for name in one.state:
+            np.testing.assert_allclose(other.state[name], one.state[name], rtol=0, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore::fedac.errors.StepSizeWarning")
+@pytest.mark.filterwarnings("ignore::fedac.errors.NotAcceleratedWarning")
+class TestFastEngine:
+    @pytest.mark.parametrize("mode", ALL_MODES, ids=str)
+    @pytest.mark.parametrize("method", COMPOSITIONS)
+    def test_engines_agree(self, method, mode) -> None:
+        assert_equal_runs("sparse", method, **mode)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("work", WORKS, ids=str)
+    @pytest.mark.parametrize("mode", ALL_MODES, ids=str)
+    @pytest.mark.parametrize("kind", OBJECTIVES)
+    def test_engines_agree_on_all_kinds_of_work(self, kind, mode, work) -> None:
+        if "until" in str(mode) and {*work} & {"epochs", "K"}:
+            pytest.skip("until decides on the steps")
+        methods = [name for name in COMPOSITIONS if name != "mimelite(0.9)" or "wire" not in work]
+        assert_equal_runs(kind, methods, **(work | mode))
+
+    @pytest.mark.parametrize("kind", OBJECTIVES)
+    def test_decaying_step_sizes_are_those_of_the_version(self, kind) -> None:
+        decay = fedac.Decay(0.3, "1/sqrt(r)")
+        for method in ("fedac-i", "scaffold"):
+            assert_equal_runs(kind, method, eta=[decay, 0.1], mode="buffer(2)", participation=6)
+
+    def test_lanes_that_diverge_leave_the_others_alone(self) -> None:
+        F = LeastSquares(DENSE, SIGNS, l2=0.1)
+        options = {"clients": HOLDERS, "K": 4, "rounds": 60, "mode": "buffer(2)", "link": UNEQUAL,
+                   "engine": "fast", "precision": "float64", "mu": 0.1}  # fmt: skip
+        for method in ("fedac-i", "scaffold"):
+            alone = simulate(F, method, eta=0.02, **options)
+            found = simulate(F, method, eta=[3.0, 0.02, 20.0], **options)
+            assert [run.diverged for run in found.runs] == [True, False, True]
+            assert (found.runs[1].w == alone.best.w).all()
+
+    @pytest.mark.parametrize("mode", ALL_MODES, ids=str)
+    def test_the_number_of_threads_changes_no_bit(self, mode) -> None:
+        rng = np.random.default_rng(2)
+        holders = np.sort(rng.integers(0, 150, 4000))
+        F = LogisticRegression(rng.standard_normal((4000, 5)), np.sign(rng.random(4000) - 0.5))
+        most = {"participation": 120} | ({"mode": "buffer(60)"} if "buffer" in str(mode) else {})
+        one, three = (
+            simulate(
+                F, ["fedac-i", "scaffold"], clients=holders, K=40, eta=0.1, mu=0.1, threads=threads,
+                link=Link(gradient=0.2, speeds="lognormal(1.5)"), rounds=8, **(mode | most),
+            )
+            for threads in (1, 3)
+        )  # fmt: skip
+        frame = one.timeline
+        if "buffer" in str(mode):  # some clients are in a buffer twice
+            taken = frame.query("not lost and algorithm == 'scaffold'")
+            assert taken.duplicated(["client", "update"]).any()
+        for run_one, run_three in zip(one.runs, three.runs, strict=True):
+            assert all((run_one.state[k] == run_three.state[k]).all() for k in run_one.state)
+
+    def test_works_of_a_client_in_one_buffer_follow_each_other(self) -> None:
+        # One client is much faster than the others: its memory passes from work to work.
+        link = Link(gradient=1.0, speeds=[0.05] + [1.0] * 8)
+        for kind in ("sparse", "softmax"):
+            for batch in (1, "full"):
+                assert_equal_runs(kind, "scaffold", mode="buffer(9)", link=link, batch=batch)
+        frame = simulated("sparse", "scaffold", mode="buffer(9)", link=link).timeline
+        assert frame.query("not lost").duplicated(["client", "update"]).any()
+
+    def test_equally_fast_clients_are_synchronous_to_the_last_bit(self) -> None:
+        methods = [m for m in COMPOSITIONS if m != "mimelite(0.9)"]
+        for options in ({"batch": 1}, {"batch": "full"}, {"batch": 2, "wire": "int8"}):
+            usual = simulated("sparse", methods, link=None, **options)
+            found = [
+                simulated("sparse", methods, link=Link(gradient=1.0), mode=mode, **options)
+                for mode in ("buffer(9)", "deadline(60s)", "rounds")
+            ]
+            for result in found:
+                for one, other in zip(usual.runs, result.runs, strict=True):
+                    if "mb-" in one.algorithm and result is found[0]:  # on clients in a buffer
+                        continue
+                    assert all((one.state[k] == other.state[k]).all() for k in one.state)
+
+    def test_nobody_in_time_leaves_the_state(self) -> None:
+        result = simulated("sparse", ["fedac-i", "scaffold"], mode="deadline(100ms)", rounds=5)
+        assert all((run.w == 0).all() and len(run.loss) > 2 for run in result.runs)
+        assert result.gradient_queries == 0
+
+    def test_no_clock_on_a_cluster(self) -> None:
+        pytest.importorskip("ray")
+        with pytest.raises(InputError, match="has no clock: omit link, mode"):
+            simulated("sparse", "fedavg", on="ray")
+
+    @pytest.mark.slow
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(st.data())
+    def test_engines_agree_in_random_modes(self, data) -> None:
+        draw = data.draw
+        at_work = draw(st.integers(1, SOME))
+        buffer, seconds = draw(st.integers(1, at_work)), f"{draw(st.floats(1.5, 20)):.2f}s"
+        modes = ["rounds", f"buffer({buffer})", f"deadline({seconds})", f"until({seconds})"]
+        mode = draw(st.sampled_from(modes))
+        options = {
+            "mode": mode, "participation": at_work if at_work > 1 else 1 / SOME,
+            "seed": draw(st.integers(0, 99)), "rounds": draw(st.integers(1, 12)),
+            "batch": draw(st.sampled_from([1, 3, "full"])),
+            "weighting": draw(st.sampled_from(["examples", "uniform"])),
+            "availability": draw(st.sampled_from(["always", "share(0.6, 60s)"])),
+            "link": Link(
+                gradient=draw(st.sampled_from([0.2, 1.0])), latency=0.1,
+                speeds=draw(st.sampled_from(["lognormal(0.5)", "lognormal(1.5)"])),
+            ),
+        }  # fmt: skip
+        methods = draw(st.lists(st.sampled_from(COMPOSITIONS), min_size=1, max_size=4, unique=True))
+        assert_equal_runs(draw(st.sampled_from([*OBJECTIVES])), methods, **options)
+
+
+def test_one_worker_does_not_stand_for_others_that_differ() -> None:
+    # Full batches of all rows; but memories, or numbers of steps, differ.
+    usual = {"M": 4, "batch": "full", "eta": ETA, "rounds": 6, "precision": "float64"}
+    for method, options in (("scaffold", {"participation": 2}), ("fedavg", {"K": [1, 2, 3, 4]})):
+        wanted = usual | {"K": K, "start": np.ones(D)} | options
+        one, other = (simulate(F, method, engine=e, **wanted) for e in ("reference", "fast"))
+        np.testing.assert_allclose(other.best.w, one.best.w, rtol=0, atol=1e-9)

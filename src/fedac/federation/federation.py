@@ -86,6 +86,10 @@ class Federation:
         return self.M if self.count is None else self.count
 
     @cached_property
+    def _everyone(self) -> RowNumbers:
+        return np.arange(self.M)
+
+    @cached_property
     def equal_weights(self) -> bool:
         """Whether all clients have the same weight."""
         if self.clients is None or self.weighting == "uniform":
@@ -121,6 +125,8 @@ class Federation:
 
     def members(self, r: int) -> RowNumbers:
         """Return the numbers of the clients in round r, in ascending order."""
+        if self.count is None:
+            return self._everyone
         return participants(self.seed, r, self.M, self.taking_part)
 
     def sizes(self, members: RowNumbers) -> RowNumbers:

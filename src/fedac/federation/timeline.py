@@ -194,6 +194,22 @@ class Timeline:
         return bool((self.version[taken] == self.update[taken]).all())
 
     @cached_property
+    def equal_steps(self) -> bool:
+        """Whether all messages of a server step are of the same number of local steps."""
+        together = (np.diff(self.update) == 0) & (self.update[1:] >= 0)
+        return not np.diff(self.steps)[together].any()
+
+    @cached_property
+    def lengths(self) -> RowNumbers:
+        """Return the numbers of local steps of messages that arrive, in ascending order."""
+        return np.unique(self.steps[self.update >= 0])
+
+    @property
+    def most_members(self) -> int:
+        """The largest number of messages that a server step takes."""
+        return int(np.diff(self._bounds).max())
+
+    @cached_property
     def _bounds(self) -> RowNumbers:
         return np.searchsorted(self.update, np.arange(self.schedule.rounds + 1))
 

@@ -18,7 +18,7 @@ from fedac.cluster import import_ray
 from fedac.errors import InputError
 from fedac.federation.compression import FLOAT32
 from fedac.federation.federation import Federation, Update
-from fedac.federation.schedule import Decay, Schedule
+from fedac.federation.schedule import Decay, Schedule, Span
 from fedac.federation.timeline import Timeline, Work
 from fedac.objectives.base import Objective
 from fedac.validate import Array, as_numbers, require_count, unknown_name
@@ -97,6 +97,34 @@ class Problem:
         if self.timeline is None:
             return sum(map(self.federation.queries, self.schedule))
         return sum(map(self.federation.queries_of, self.updates()))
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether all clients of a server step started from its last version."""
+        return self.timeline is None or self.timeline.is_synchronous
+
+    @property
+    def most_members(self) -> int:
+        """The largest number of clients of a server step."""
+        return self.federation.taking_part if self.timeline is None else self.timeline.most_members
+
+    @property
+    def gaps(self) -> tuple[int, ...]:
+        """The lengths of rounds, each once."""
+        if self.timeline is None or not len(self.timeline.lengths):
+            return tuple({*self.schedule.gaps})
+        return tuple(self.timeline.lengths.tolist())
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The numbers of local steps, ascending, if clients of a round differ; else empty."""
+        federation, timeline = self.federation, self.timeline
+        if not federation.equal_steps:
+            steps = federation.steps(np.arange(federation.M), Span(0, 0, 1))
+            return tuple(np.unique(steps).tolist())
+        if timeline is not None and not timeline.equal_steps:
+            return tuple(timeline.lengths.tolist())
+        return ()
 
     def updates(self) -> Iterator[Update]:
         """Yield the steps of the server."""

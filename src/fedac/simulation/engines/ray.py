@@ -288,7 +288,7 @@ class Actor:
 
     def _draws_at(self, t: int) -> Draws:
         if self._draws is None or self._draws.t != t:
-            self._draws = self._context.draws(self._spans[t])
+            self._draws = self._context.draws(self.problem.federation.update(self._spans[t]))
         return self._draws
 
     def _memories_of(self, told: RemoteRound) -> ClientMemories:

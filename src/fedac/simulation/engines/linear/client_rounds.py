@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedac.algorithms import Algorithm
 from fedac.errors import InputError
 from fedac.federation.compression import FLOAT32, WIRES
+from fedac.federation.federation import Update
 from fedac.simulation.engines.linear.coefficients import (
     Affine,
     ClientForm,
@@ -30,15 +30,20 @@ from fedac.simulation.engines.linear.coefficients import (
     for_lengths,
     without_sums,
 )
+from fedac.simulation.engines.linear.history import History, bases_of, parts_of, scales_of
 from fedac.simulation.engines.linear.kernels.interface import (
     ClientCoefficients,
-    Closing,
     Combinations,
     Draws,
     Memories,
 )
 from fedac.simulation.engines.linear.kernels.simd import aligned, vector_width
-from fedac.simulation.engines.linear.rounds import LaneGroup, LocalRounds, padded
+from fedac.simulation.engines.linear.rounds import (
+    LaneGroup,
+    LocalRounds,
+    MinibatchRounds,
+    padded,
+)
 from fedac.simulation.engines.linear.workers import Context, Widths, sum_strands
 from fedac.simulation.problem import Lane
 from fedac.validate import Array
@@ -68,6 +73,12 @@ class ClientRounds(LocalRounds):
             ClientMemories(group.indices[a:b], here, size, V, dtype, sparse=sparse)
             for a, b in chunks
         ]
+        self._synchronous = problem.is_synchronous
+        self._history = History(problem, group, chunks, V, dtype)
+        first = group.lanes[0].algorithm
+        self._moving = np.isin(first.sequences, first.points)
+        # Means are differences from what was broadcast where messages are rounded, yet no moves.
+        self._others_based = any(each.based[~self._moving].any() for each in self._history.chunks)
 
     def widths(self) -> Widths:
         """Return what the kernels compute with; the same in every round."""
@@ -79,43 +90,101 @@ class ClientRounds(LocalRounds):
         """Return the affine forms of some lanes, padded for the kernels."""
         return [self._form(lane, gap).steps for lane in self.group.lanes[where]]
 
-    def round(self, draws: Draws) -> None:
+    def round(self, draws: Draws, update: Update, minibatch: MinibatchRounds | None) -> None:
         """Advance every lane by one round: its state becomes the mean message."""
-        alive = set(self.group.indices)
-        self.group.spread = np.zeros(len(self.group.lanes))
+        group, alive = self.group, set(self.group.indices)
+        group.spread = np.zeros(len(group.lanes))
+        gradients: Array | None = None
+        if not self._synchronous:
+            self._history.receive(update.span.number)
+        if group.asks_gradient and minibatch:
+            gradients = self._gradients(draws, update, minibatch)
         first = 0
-        for memory in self._memories:
+        for chunk, memory in enumerate(self._memories):
             memory.keep([i for i in memory.indices if i in alive])
             last = first + len(memory.indices)
-            if last > first:
+            if last > first and self._synchronous:
                 self._run_clients(slice(first, last), draws, memory)
+            elif last > first:
+                self._run_stale_clients(slice(first, last), draws, update, chunk)
             first = last
+        if gradients is not None:
+            group.state += gradients
+        self._history.forget(update.span.number + 1)
 
     def _run_clients(self, where: slice, draws: Draws, memory: ClientMemories) -> None:
-        """Take some lanes through a round."""
-        state, workers, dtype = self.group.state[:, :, where], self.workers, self.context.rows.dtype
-        V, count = workers.widths.V, state.shape[2]
-        tables, closing = self.table(where, draws.gap)
-        coefficients, from_state = self._coefficients(where, draws.gap, closing)
+        """Take some lanes through a round of clients that all start from the last version."""
+        state, V, dtype = self.group.state[:, :, where], self.workers.widths.V, self.workers.dtype
+        from_state = self._coefficients(where, draws.gap)[1]
         if from_state.ndim == 2:
             reference = from_state * state
         else:
             reference = np.einsum("tiv,div->dtv", from_state, state)
-        coefficients = coefficients._replace(
+        moved, squared = self._moves(
+            where, draws, memory,
             broadcast=padded(state, V, dtype).reshape(-1),
             reference=padded(reference, V, dtype).reshape(-1),
-        )
-        workers.run(draws, tables, memory.indices, coefficients, memory)
-        total, (d, T) = sum_strands(workers.total), state.shape[:2]
-        moved = total[: d * T * V].reshape(d, T, V)[:, :, :count]
+        )  # fmt: skip
         state[:] = reference + moved / draws.total_weight()
-        if self.group.asks_moves:
-            squared = total[d * T * V : d * T * V + count]
-            self.group.spread[where] = squared / draws.total_weight()
+        self.group.spread[where] = squared / draws.total_weight()
 
-    def _coefficients(
-        self, where: slice, gap: int, closing: Closing
-    ) -> tuple[ClientCoefficients, Array]:
+    def _run_stale_clients(self, where: slice, draws: Draws, update: Update, chunk: int) -> None:
+        """Take some lanes through a step of the server; `arrive` has the formula."""
+        group, broadcasts = self.group, self._history.chunks[chunk]
+        state, others, weight = group.state[:, :, where], ~self._moving, draws.total_weight()
+        if others.any():
+            state[:, others] = 0.0
+        for part, those in parts_of(self.context, group, draws, update):
+            rows = self._history.rows(those)
+            moved, squared = self._moves(
+                where, part, self._memories[chunk],
+                broadcast=broadcasts.sent.reshape(-1),
+                reference=broadcasts.bases.reshape(-1),
+                versions=rows,
+                scales=scales_of(those),
+                moving=self._moving,
+            )  # fmt: skip
+            if self._others_based:
+                moved[:, others] += broadcasts.weighted(part.weights(), rows)[:, others]
+            state += moved / weight
+            group.spread[where] += squared / weight
+
+    def _moves(
+        self, where: slice, draws: Draws, memory: ClientMemories, **received: Any
+    ) -> tuple[Array, Array | float]:
+        """Return the sum of the messages' differences from their references.
+
+        With it comes the sum of the squared lengths of moves, where they are asked for.
+        """
+        workers, count = self.workers, where.stop - where.start
+        tables, _ = self.table(where, draws.gap)
+        coefficients = self._coefficients(where, draws.gap)[0]._replace(**received)
+        workers.run(draws, tables, memory.indices, coefficients, memory)
+        total, (d, T), V = sum_strands(workers.total), self.group.state.shape[:2], workers.widths.V
+        moved = total[: d * T * V].reshape(d, T, V)[:, :, :count]
+        squared = total[d * T * V : d * T * V + count] if self.group.asks_moves else 0.0
+        return moved, squared
+
+    def _gradients(self, draws: Draws, update: Update, minibatch: MinibatchRounds) -> Array:
+        """Return what the mean message has of the clients' full gradients, shape (d, T, lanes)."""
+        group = self.group
+        if self._synchronous:
+            return group.with_gradients(minibatch.full_gradients(group.state[:, 0], draws))
+        total: Array = np.zeros_like(group.state)
+        for version in np.unique(update.versions):
+            part = update.part(np.flatnonzero(update.versions == version))
+            some, row = self.context.draws(part), self._history.rows(part)[0]
+            points = [
+                chunk.sent[row, :, 0, : len(chunk.indices)]
+                for _, chunk in self._history.stretches()
+            ]
+            found = minibatch.full_gradients(np.concatenate(points, axis=1), some)
+            scale = np.where(self._moving, scales_of(part)[0], 1.0)
+            share = some.total_weight() / draws.total_weight()
+            total += share * scale[:, None] * group.with_gradients(found)
+        return total
+
+    def _coefficients(self, where: slice, gap: int) -> tuple[ClientCoefficients, Array]:
         """Return the coefficients of a round, and the matrices from the sequences to the reference.
 
         Of diagonal matrices, only the diagonals: that is a faster product.
@@ -125,6 +194,7 @@ class ClientRounds(LocalRounds):
         if key in known and not self.group.decays:
             return known[key]
         lanes, V = self.group.lanes[where], self.workers.widths.V
+        closing = self.table(where, gap)[1]
         begin = np.stack([self._form(lane, gap).begin for lane in lanes], axis=-1)
         enter, leave = (  # by number of steps, output, input and lane
             np.stack(each, axis=-1)
@@ -140,7 +210,7 @@ class ClientRounds(LocalRounds):
             reference = np.einsum("ksv,siv->kiv", on_local[-1, :T], enter[-1, :, :T])
             reference += on_others[-1, :T, :T]
         else:
-            reference = np.stack([_bases(algorithm) for algorithm in algorithms[where]], axis=-1)
+            reference = np.stack([bases_of(algorithm) for algorithm in algorithms[where]], axis=-1)
         diagonal = np.einsum("ttv->tv", reference)
         if np.array_equal(reference, diagonal[:, None] * np.eye(T)[:, :, None]):
             reference = diagonal
@@ -190,22 +260,12 @@ class ClientRounds(LocalRounds):
         """Whether no lane needs the sums of its gradients, decided before the first round."""
         # A decaying step size may become too small on the way. The fewer steps, the less is left
         # of a mean gradient after rounding.
-        lengths = self.context.lengths[:1] or tuple({*self.context.problem.schedule.gaps})
+        lengths = self.context.lengths[:1] or self.context.problem.gaps
         return not self.group.decays and all(
             without_sums(client_form(lane, gap), gap, self.context.rows.dtype) is not None
             for lane in self.group.lanes
             for gap in lengths
         )
-
-
-def _bases(algorithm: Algorithm) -> Array:
-    """Return the vectors that messages are differences from, in terms of the sequences."""
-    T = len(algorithm.sequences)
-    found = np.zeros((T, T))
-    found[np.isin(algorithm.sequences, algorithm.sent)] = np.stack(
-        algorithm.bases(tuple(np.eye(T)))
-    )
-    return found
 
 
 class ClientMemories:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from fedac.federation.compression import WIRES, keys_of, rounded
 from fedac.federation.sampling import sample_index
 from fedac.simulation.engines.linear.kernels import steps
+from fedac.simulation.engines.linear.kernels.client_rounds import first_place
 from fedac.simulation.engines.linear.kernels.interface import (
     Combinations,
     DenseBlock,
@@ -76,18 +77,23 @@ class DenseWorkers(StreamedWorkers):
         draws, dtype = this_round.draws, self.rows.dtype
         by_row = this_round.collect == steps.BY_ROW
         strands = len(this_round.row_steps if by_row else self.total)
-        weights = draws.weights().astype(dtype)
+        weights = draws.weights()
+        if len(this_round.scales):
+            weights *= this_round.scales
+        weights = weights.astype(dtype)
         at_once = 1 if clients else WORKERS_AT_ONCE
         # The same memory for all rows: allocating large arrays is slow.
         in_block = min(draws.gap * draws.batch, max(BLOCK, draws.batch))
         memory = np.empty((at_once * in_block, self.rows.data[0].shape[1]), dtype)
         for strand in range(first, last):
-            end = (strand + 1) * draws.taking_part // strands
-            for place in range(strand * draws.taking_part // strands, end, at_once):
+            begin, end = (first_place(draws, one, strands) for one in (strand, strand + 1))
+            for place in range(begin, end, at_once):
                 until = min(place + at_once, end)
                 some = weights[place:until, None, None]
                 if clients:
                     message = self._run_client(this_round, place, clients)
+                    if len(scales := clients[0].scales):
+                        message[:, clients[0].moving] *= scales[place]
                     weight, total = float(weights[place]), self.total[strand]
                     total[: message.size] += (weight * message).ravel()
                     if (points := clients[0].points).size:  # the lengths stand behind the messages
@@ -109,11 +115,18 @@ class DenseWorkers(StreamedWorkers):
     ) -> None:  # fmt: skip
         """Run some workers from the start of the round, and add up their moves."""
         draws = this_round.draws
-        start, base = self._matrix(this_round.start), self._matrix(this_round.base)
         if draws.batch == 0:
-            for m, weight in zip(draws.client_ids(first, last), weights[:, 0, 0], strict=True):
-                moved += weight * (self._steps_on_all_rows(this_round, int(m), start) - base)
+            starts, bases = (
+                each.reshape(-1, len(moved), moved.shape[1])
+                for each in (this_round.start, this_round.base)
+            )
+            versions = this_round.versions[first:last]
+            for k, m in enumerate(draws.client_ids(first, last)):
+                version = versions[k] if len(versions) else 0
+                left = self._steps_on_all_rows(this_round, int(m), draws.gap, starts[version])
+                moved += weights[k, 0, 0] * (left - bases[version])
             return
+        start, base = self._matrix(this_round.start), self._matrix(this_round.base)
         drawn = self._draw(draws, first, last)
         Y, x, C = self._steps_on_drawn_rows(this_round, drawn, start, memory)
         if C.size:
@@ -129,27 +142,34 @@ class DenseWorkers(StreamedWorkers):
         coefficients, (memories, started) = clients
         draws, (_, V, T, _) = this_round.draws, self.widths
         (m,), shape = draws.client_ids(place, place + 1), (self.dim, -1, V)
-        broadcast, memory = coefficients.broadcast.reshape(shape), memories[m].reshape(shape)
+        version = coefficients.versions[place] if coefficients.versions.size else 0
+        broadcast, reference = (
+            each.reshape(-1, self.dim, T, V)[version]
+            for each in (coefficients.broadcast, coefficients.reference)
+        )
+        memory = memories[m].reshape(shape)
         if not started[m]:
             started[m] = True
             memory[:] = _combine(coefficients.begin, broadcast)
         # The coefficients for the client's number of steps.
-        kind = draws.kinds[m] if draws.kinds.size else 0
+        kind = draws.kinds[place] if draws.kinds.size else 0
+        gap = draws.lengths[kind] if draws.kinds.size else draws.gap
         outputs = T + len(coefficients.echoes)
         entering = slice(kind * self.widths.S, (kind + 1) * self.widths.S)
         leaving = slice(kind * outputs, (kind + 1) * outputs)
         Y = self._matrix(_combine(coefficients.enter, broadcast, memory, which=entering))
-        Y = self._steps_on_all_rows(this_round, int(m), Y)
+        Y = self._steps_on_all_rows(this_round, int(m), gap, Y)
         constants = coefficients.constant.reshape(-1, V)[leaving]
         constant = constants * coefficients.center[:, None, None]
         left = constant + _combine(
             coefficients.leave, Y.reshape(shape), broadcast, memory, which=leaving
         )
-        moved: Numbers = left[:, :T] - coefficients.reference.reshape(shape)
+        moved: Numbers = left[:, :T] - reference
         memory[:] = left[:, T:]
         if not coefficients.wire:
             return moved
-        keys = keys_of(int(draws.seed), int(m), draws.r, coefficients.places.astype(np.int64))
+        number = int(draws.numbers[place]) if draws.numbers.size else draws.r
+        keys = keys_of(int(draws.seed), int(m), number, coefficients.places.astype(np.int64))
         by_vector = moved.transpose(1, 2, 0)
         sent = rounded(WIRES[coefficients.wire], by_vector, keys[:, None]).transpose(2, 0, 1)
         for p, t in enumerate(coefficients.echoes):
@@ -185,13 +205,14 @@ class DenseWorkers(StreamedWorkers):
             Y = Y + x.transpose(0, 2, 1) @ C
         return Y, x[:, :0], C[:, :0]
 
-    def _steps_on_all_rows(self, this_round: LocalRound, m: int, start: Numbers) -> Numbers:
-        """Return the last state of a worker that takes all its rows at every step."""
+    def _steps_on_all_rows(
+        self, this_round: LocalRound, m: int, gap: int, start: Numbers
+    ) -> Numbers:
+        """Return the last state of a worker that takes all its rows at each of `gap` steps."""
         (X,), bounds, tables = self.rows.data, this_round.draws.bounds, this_round.tables
         own = slice(bounds[m], bounds[m + 1]) if bounds.size else slice(0, len(X))
         x, rows, Y = X[own], np.arange(len(X))[None, own], start.copy()
-        next_fold, draws = 0, this_round.draws
-        gap = draws.lengths[draws.kinds[m]] if draws.kinds.size else draws.gap
+        next_fold = 0
         for k, fold in enumerate(tables.fold_after[:gap]):
             (C,) = self._block(tables, k, len(x), rows, x[None], (x @ Y)[None])
             if fold:

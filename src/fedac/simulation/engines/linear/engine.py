@@ -5,7 +5,7 @@ The package's docstring (`__init__.py`) explains how the parts fit together.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -18,13 +18,15 @@ from fedac.algorithms import RoundInfo
 from fedac.cluster import connect
 from fedac.errors import InputError
 from fedac.federation.compression import FLOAT32
-from fedac.federation.schedule import Schedule, Span
+from fedac.federation.federation import Update
+from fedac.federation.schedule import Schedule
 from fedac.simulation.engines.linear.client_rounds import ClientRounds
 from fedac.simulation.engines.linear.coefficients import (
     affine_form,
     client_form,
     for_lengths,
 )
+from fedac.simulation.engines.linear.history import StaleRounds
 from fedac.simulation.engines.linear.kernels.interface import Rows, compile_interruptibly
 from fedac.simulation.engines.linear.model import (
     compile_losses,
@@ -45,24 +47,20 @@ from fedac.simulation.problem import Problem, Snapshot
 
 def refuse(problem: Problem) -> str | None:
     """Reject all but linear models and algorithms that are linear in state and gradient."""
-    if problem.timeline is not None:
-        return "a timeline needs the reference engine"
+    if problem.on and problem.timeline is not None:
+        return f"on='{problem.on}' has no clock: omit link, mode, availability and oversample"
     try:
         split(problem.objective)
         for lane in problem.lanes:
             affine_form(lane)
             client_form(lane, problem.schedule.K)
-            name, federation = lane.algorithm.name, problem.federation
-            if not federation.equal_steps and not lane.algorithm.minibatch:
-                steps = federation.steps(np.arange(federation.M), Span(0, 0, 1))
-                if (
-                    for_lengths(partial(client_form, lane), tuple(np.unique(steps).tolist()))
-                    is None
-                ):
-                    return (
-                        f"'{name}' leaves a round with coefficients that are not of the form A + "
-                        "B/K, so clients cannot take different numbers of steps in the fast engine"
-                    )
+            name, lengths = lane.algorithm.name, problem.lengths
+            differ = lengths and not lane.algorithm.minibatch
+            if differ and for_lengths(partial(client_form, lane), lengths) is None:
+                return (
+                    f"'{name}' leaves a round with coefficients that are not of the form A + B/K, "
+                    "so clients cannot take different numbers of steps in the fast engine"
+                )
             if "gradient" in lane.algorithm.asks and problem.wire != FLOAT32:
                 return f"'{name}' with rounded messages needs the full gradient of each client"
     except InputError as reason:
@@ -95,7 +93,7 @@ def _evaluated(context: Context) -> Generator[list[Snapshot]]:
     waiting: list[list[Snapshot]] = []
     most = records_at_once(context)
     try:
-        for snapshots in _rounds(context):
+        for snapshots in _rounds(context, context.problem.updates()):
             waiting.append(snapshots)
             if len(waiting) == most:
                 together, waiting = waiting, []
@@ -156,62 +154,64 @@ def warm_up(context: Context) -> None:
     small = replace(
         problem,
         federation=replace(problem.federation, count=1),
-        schedule=Schedule(tuple(set(problem.schedule.gaps))),
         on_progress=lambda queries: None,
     )
-    for _ in _rounds(replace(context, problem=small)):
+    updates = map(small.federation.update, Schedule(problem.gaps))
+    for _ in _rounds(replace(context, problem=small), updates):
         pass
     compile_losses(context)
 
 
 def _takes_local_steps(group: LaneGroup, problem: Problem) -> bool:
     """Return whether workers run any round of a group, not only minibatches."""
-    return not group.minibatch and (problem.schedule.K > 1 or not group.is_plain)
+    return not group.minibatch and (max(problem.gaps) > 1 or not group.is_plain)
 
 
-def _rounds(context: Context) -> Generator[list[Snapshot]]:
-    """Take all lanes through the rounds of the schedule, and yield their states."""
+def _kind_of_rounds(group: LaneGroup) -> type[LocalRounds]:
+    """Return what takes a group through rounds of local steps."""
+    if not group.sums_moves:
+        return ClientRounds
+    return LocalRounds if group.is_plain else StaleRounds
+
+
+def _rounds(context: Context, updates: Iterable[Update]) -> Generator[list[Snapshot]]:
+    """Take all lanes through steps of the server, and yield their states."""
     problem, federation = context.problem, context.problem.federation
     groups = make_groups(problem)
     local = {
-        group: (LocalRounds if group.is_plain else ClientRounds)(context, group)
+        group: _kind_of_rounds(group)(context, group)
         for group in groups
         if _takes_local_steps(group, problem)
     }
     minibatch = None
     if any(
-        group not in local or (1 in problem.schedule.gaps and group.is_plain) or group.asks_gradient
+        group not in local or (1 in problem.gaps and group.is_plain) or group.asks_gradient
         for group in groups
     ):
         minibatch = MinibatchRounds(context)
     yield [snapshot for group in groups for snapshot in group.snapshots(0)]
-    for this_round in problem.schedule:
-        r, t, gap = this_round
-        draws = context.draws(this_round)
+    for update in updates:
+        (r, t, gap), members = update.span, update.members
+        step = t + gap
         for group in groups:
             group.enter_round(r)
         # A diverging lane overflows on its way out; that is reported as its status.
         with np.errstate(over="ignore", invalid="ignore"):
-            broadcast = {group: group.state.copy() for group in groups if group.serves}
-            in_batch = [g for g in groups if g.minibatch or (gap == 1 and g.is_plain)]
-            if in_batch and minibatch:
-                minibatch.round(in_batch, draws)
-            for group in groups:
-                if group in in_batch:
-                    continue
-                if group.asks_gradient and minibatch:
-                    gradients = minibatch.full_gradients(group.state[:, 0], draws)
-                local[group].round(draws)
-                if group.asks_gradient:
-                    group.add_gradients(gradients)
-            this = RoundInfo(number=r)
-            if broadcast:
-                members = federation.members(r)
-                steps = federation.weights(members) @ federation.steps(members, this_round)
-                this = replace(this, share=federation.share(members), steps=float(steps))
-            for group, sequences in broadcast.items():
-                group.serve(sequences, this)
-            step = t + gap
+            if len(members):
+                draws = context.draws(update)
+                broadcast = {group: group.state.copy() for group in groups if group.serves}
+                in_batch = [g for g in groups if g.minibatch or (draws.gap == 1 and g.is_plain)]
+                if in_batch and minibatch:
+                    minibatch.round(in_batch, draws)
+                for group in groups:
+                    if group not in in_batch:
+                        local[group].round(draws, update, minibatch)
+                this = RoundInfo(number=r)
+                if broadcast:
+                    steps = federation.weights(members) @ update.steps
+                    this = replace(this, share=federation.share(members), steps=float(steps))
+                for group, sequences in broadcast.items():
+                    group.serve(sequences, this)
             snapshots = [snapshot for group in groups for snapshot in group.drop_diverged(step)]
         groups = [group for group in groups if group.lanes]
         if step in problem.records:

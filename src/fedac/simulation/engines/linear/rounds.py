@@ -16,6 +16,7 @@ import numpy.typing as npt
 from fedac.algorithms import Algorithm, RoundInfo
 from fedac.algorithms.algorithm import serve_mean
 from fedac.federation.compression import FLOAT32
+from fedac.federation.federation import Update
 from fedac.federation.round import squared_moves
 from fedac.federation.schedule import Span
 from fedac.simulation.engines.linear import dense
@@ -65,6 +66,7 @@ class LaneGroup:
 
     def __init__(self, indices: list[int], problem: Problem) -> None:
         self.problem = problem
+        self._equal_steps = not problem.lengths
         self._round = 0
         self.spread: Array = np.zeros(len(indices))  # of the last round
         algorithms = [problem.lanes[i].algorithm for i in indices]
@@ -88,10 +90,16 @@ class LaneGroup:
         """Whether clients work on the broadcast sequences, and send them back without rounding.
 
         Then only the sum of all messages matters, and the kernels need not form any of them. It is
-        not enough if moves are asked for, or if clients take different numbers of steps.
+        not enough if moves are asked for, if clients take different numbers of steps, or if they
+        started from different versions.
         """
+        return self.sums_moves and self.problem.is_synchronous
+
+    @property
+    def sums_moves(self) -> bool:
+        """Whether this holds, but that clients may have started from different versions."""
         plain = self.lanes[0].algorithm.is_plain and self.problem.wire == FLOAT32
-        return plain and self.problem.federation.equal_steps and not self.asks_moves
+        return plain and self._equal_steps and not self.asks_moves
 
     @property
     def asks_moves(self) -> bool:
@@ -103,10 +111,11 @@ class LaneGroup:
         """Whether clients send something of the gradient of all their rows."""
         return "gradient" in self.lanes[0].algorithm.asks
 
-    def add_gradients(self, G: Array) -> None:
-        """Add what the mean message has of the mean full gradient, of shape (d, lanes)."""
+    def with_gradients(self, G: Array) -> Array:
+        """Return what the mean message has of the mean full gradient, of shape (d, lanes)."""
         forms = [client_form(lane, self.problem.schedule.K) for lane in self.lanes]
-        self.state += np.stack([form.gradient for form in forms], axis=-1) * G[:, None]
+        found: Array = np.stack([form.gradient for form in forms], axis=-1) * G[:, None]
+        return found
 
     def query(self) -> Array:
         """Return where every lane takes its gradient, shape (d, number of lanes)."""
@@ -244,9 +253,12 @@ def make_groups(problem: Problem) -> list[LaneGroup]:
     for index, lane in enumerate(problem.lanes):
         a = lane.algorithm
         sizes = (len(a.local_sequences), len(a.sequences), len(a.memory))
-        # Where one asks for moves, all have the same points; likewise for what is not sent.
+        # Where points count differently from others, all have the same; likewise for what is not
+        # sent.
         sent = tuple(name in a.sent for name in a.sequences)
-        points = "moves" in a.asks and tuple(name in a.points for name in a.sequences)
+        points = ("moves" in a.asks or not problem.is_synchronous) and tuple(
+            name in a.points for name in a.sequences
+        )
         kind = (*sizes, a.is_plain, a.minibatch, echoes_of(a), sent, points, "gradient" in a.asks)
         kinds.setdefault(kind, []).append(index)
     return [LaneGroup(indices, problem) for indices in kinds.values()]
@@ -308,25 +320,29 @@ class LocalRounds:
             known[key] = Tables(q, r, e, tables.fold_after, folds), closing
         return known[key]
 
-    def round(self, draws: Draws) -> None:
+    def round(self, draws: Draws, update: Update, minibatch: MinibatchRounds | None) -> None:
         """Advance every lane by one round."""
         for first, last in self.chunks():
             self._advance(slice(first, last), draws)
 
     def _advance(self, where: slice, draws: Draws) -> None:
         """Take some lanes through a round."""
-        state, workers, context = self.group.state[:, :, where], self.workers, self.context
+        state, workers = self.group.state[:, :, where], self.workers
         d, S, count = state.shape
         tables, closing = self.table(where, draws.gap)
         workers.start.reshape(d, S, -1)[:, :, :count] = state
         workers.run(draws, tables, self.group.indices[where])
-        weight, center = draws.total_weight(), context.regularizer.center
+        self.finish(state, closing, draws.total_weight())
+
+    def finish(self, state: Array, closing: Closing, weight: float) -> None:
+        """Turn the state before a round into the mean state after it, given the workers' moves."""
+        (d, S, count), center = state.shape, self.context.regularizer.center
         closing = Closing(*(each[0] for each in closing))
         # In strands of coordinates, which do not depend on each other.
         bounds = [d * strand // STRANDS for strand in range(STRANDS + 1)]
-        context.threads.run(
+        self.context.threads.run(
             lambda first, last: steps.finish_round(
-                workers.total, state, closing, center, weight, bounds[first], bounds[last]
+                self.workers.total, state, closing, center, weight, bounds[first], bounds[last]
             ),
             strands=STRANDS,
             work=d * S * count // NUMBERS_A_STEP,
@@ -365,7 +381,8 @@ class MinibatchRounds:
         self._totals = aligned((strands, math.prod(size)), np.float64)
         self._counts = np.zeros((context.threads.count, len(self.rows.y)), np.int64)
         # A warm-up draws too few rows to count them: compile by counting nothing.
-        steps.count_rows(self._counts[0], context.draws(Span(0, 0, 1)), 0, 0)
+        update = context.problem.federation.update(Span(0, 0, 1))
+        steps.count_rows(self._counts[0], context.draws(update), 0, 0)
 
     def round(self, groups: list[LaneGroup], draws: Draws) -> None:
         """Advance every lane of some groups by one step on all samples of a round."""
@@ -398,7 +415,8 @@ class MinibatchRounds:
         """Return the rows of all batches of a round, each with its share of its client's weight."""
         federation, place = self.context.problem.federation, self._places
         members = draws.client_ids(0, draws.taking_part)
-        batches = federation.batches(members, Span(draws.r, draws.t, draws.gap))
+        counts: Any = draws.lengths[draws.kinds] if draws.kinds.size else draws.gap
+        batches = federation.batches(members, Span(draws.r, draws.t, counts))
         rows = [np.concatenate(each) for each in batches]
         weights = [
             np.repeat([weight / len(each) / len(one) for one in each], [len(one) for one in each])

@@ -20,12 +20,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from fedac.federation.federation import Federation
-from fedac.federation.schedule import Span
+from fedac.federation.federation import Federation, Update
 from fedac.objectives.linear_model import DataObjective
 from fedac.simulation.engines.linear.kernels import client_rounds, steps
 from fedac.simulation.engines.linear.kernels import interface as kernels
-from fedac.simulation.engines.linear.kernels.interface import Draws, LocalRound, Scratch, Tables
+from fedac.simulation.engines.linear.kernels.interface import (
+    Draws,
+    LocalRound,
+    Received,
+    Scratch,
+    Tables,
+)
 from fedac.simulation.engines.linear.kernels.simd import Template, aligned
 from fedac.simulation.problem import Problem
 from fedac.validate import Array
@@ -157,52 +162,54 @@ class Context:
         default_factory=dict
     )
 
-    def draws(self, this_round: Span) -> Draws:
+    def draws(self, update: Update) -> Draws:
         """Return the participants of a round and their draws."""
-        federation = self.problem.federation
+        problem, federation, members = self.problem, self.problem.federation, update.members
         clients, everybody = federation.clients, np.zeros(0, np.int64)
-        # If all workers take all rows at every step, one represents all of them.
-        one_for_all = clients is None and federation.batch is None
-        everyone_present = one_for_all or federation.count is None
+        synchronous, everyone_present = problem.is_synchronous, len(members) == federation.M
+        one_for_all = clients is None and federation.batch is None and synchronous
+        if one_for_all:  # if all workers take all rows at every step, one represents all of them
+            remember = any(lane.algorithm.memory for lane in problem.lanes)
+            one_for_all = not self.lengths and (everyone_present or not remember)
+        number, t, _ = update.draws
+        own: dict[str, Any] = {}
+        if federation.local_steps is not None or not isinstance(number, int):
+            own["firsts"] = federation.first_steps(members, update.draws)
+        if not isinstance(number, int):
+            if not synchronous:
+                own["numbers"] = number
+            number, t = int(number[0]), int(t[0])
+        if self.lengths:
+            own["lengths"] = np.array(self.lengths)
+            own["kinds"] = np.searchsorted(own["lengths"], update.steps)
         return Draws(
             seed=np.uint64(federation.seed),
             n=federation.n,
-            r=this_round.number,
-            t=this_round.t,
+            r=number,
+            t=t,
+            gap=self.lengths[-1] if self.lengths else int(update.steps[0]),
             batch=federation.batch or 0,
-            taking_part=1 if one_for_all else federation.taking_part,
-            members=everybody if everyone_present else federation.members(this_round.number),
+            taking_part=1 if one_for_all else len(members),
+            members=everybody if one_for_all or (synchronous and everyone_present) else members,
             bounds=everybody if clients is None else clients.bounds,
             weighted=not federation.equal_weights,
-            queries=federation.queries(this_round),
+            queries=(
+                federation.queries(update.span) if problem.timeline is None
+                else federation.queries_of(update)
+            ),
             epochs=federation.epochs or 0,
-            **({"gap": this_round.gap} | self._own_steps),
-        )
+            **own,
+        )  # fmt: skip
 
     @property
     def lists_batches(self) -> bool:
         """Whether the batches of a round are not the same number of draws from every client."""
-        return self.full.epochs is not None or not self.full.equal_steps
+        return self.full.epochs is not None or bool(self.lengths)
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
-        """The numbers of steps that occur, in ascending order; empty if it is only one."""
-        if self.full.equal_steps:
-            return ()
-        return tuple(np.unique(self._steps).tolist())
-
-    @property
-    def _steps(self) -> npt.NDArray[np.int64]:
-        return self.full.steps(np.arange(self.full.M), Span(0, 0, 1))
-
-    @cached_property
-    def _own_steps(self) -> dict[str, Any]:
-        """Fields of `Draws`, if clients take different numbers of steps."""
-        if not self.lengths:
-            return {}
-        lengths = np.array(self.lengths)
-        kinds = np.searchsorted(lengths, self._steps)
-        return {"kinds": kinds, "lengths": lengths, "gap": self.lengths[-1]}
+        """The numbers of steps, ascending, if clients of a round differ; else empty."""
+        return self.problem.lengths
 
 
 class Widths(NamedTuple):
@@ -240,7 +247,7 @@ class StreamedWorkers:
         self.widths = widths
         self.rows, self.threads, self.full = context.rows, context.threads, context.full
         S, V, T, _ = widths
-        dtype = self.rows.dtype
+        dtype = self.dtype = self.rows.dtype
         self.lanes, self.sequences = Template(dtype, V), Template(dtype, S * V)
         self.sent = Template(dtype, T * V)
         self.dim = context.problem.objective.dim
@@ -249,7 +256,7 @@ class StreamedWorkers:
         strands = min(
             STRANDS,
             max(FEWEST_STRANDS, TOTALS_BYTES // (8 * size)),
-            -(-context.problem.federation.taking_part // steps.WORKERS_PER_SUM),
+            -(-context.problem.most_members // steps.WORKERS_PER_SUM),
         )
         self.start = aligned((self.dim * S * V,), dtype)
         self.total = aligned((strands, size), np.float64)
@@ -265,16 +272,19 @@ class StreamedWorkers:
         lanes: Sequence[int],
         coefficients: kernels.ClientCoefficients | None = None,
         memories: ClientMemories | None = None,
+        received: Received | None = None,
     ) -> None:
         """Run all workers of some lanes through a round, and leave `total`.
 
-        They begin at `start`, or, with coefficients and memories, each from its own state.
+        They begin at `start`, or at what they have received, or, with coefficients and memories,
+        each from its own state.
         """
-        by_row = coefficients is None and self.how_to_collect(tables) == steps.BY_ROW
+        together = coefficients is None and received is None
+        by_row = together and self.how_to_collect(tables) == steps.BY_ROW
         sums = self._by_row[1] if by_row else self.total
         if self.context.actors is None:
             clients = (coefficients, memories.kept) if coefficients and memories else None
-            self.run_strands(draws, tables, len(lanes), 0, len(sums), clients)
+            self.run_strands(draws, tables, len(lanes), 0, len(sums), clients, received)
         else:
             start = self.start if coefficients is None else np.zeros(0)
             told = RemoteRound(
@@ -293,15 +303,18 @@ class StreamedWorkers:
         first: int,
         last: int,
         clients: ClientData | None = None,
+        received: Received | None = None,
     ) -> npt.NDArray[np.float64]:
         """Run some strands of workers of `count` lanes, and return the sum of their moves.
 
         If moves are collected by row, return how much of every row the workers added. With
         `clients`, each starts from its own state; return the sum of their messages.
         """
-        base, sums, by_row, collect = self.start, self.total, self._nothing_by_row, steps.SWEEP
+        sums, by_row, collect = self.total, self._nothing_by_row, steps.SWEEP
+        start, versions, scales = received or Received(self.start)
+        base = start
         if clients is None:
-            collect = self.how_to_collect(tables)
+            collect = self.how_to_collect(tables) if received is None else steps.SWEEP
             if len(tables.folds):
                 # Folded by the same code as the workers, an idle one ends at `base` to the bit.
                 base = base.copy()
@@ -309,7 +322,7 @@ class StreamedWorkers:
         if collect == steps.BY_ROW:
             by_row, sums = self._by_row, self._by_row[1]
             self.threads.run(self.find_margins, strands=len(self.total), work=self._all_rows)
-        this_round = LocalRound(draws, tables, self.start, base, *by_row, collect)
+        this_round = LocalRound(draws, tables, start, base, *by_row, collect, versions, scales)
 
         def task(a: int, b: int) -> None:
             sums[a:b] = 0.0

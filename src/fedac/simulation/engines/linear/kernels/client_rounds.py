@@ -15,8 +15,8 @@ from fedac.simulation.engines.linear.kernels.steps import (
     draw_rows,
     flush,
     member,
+    one_of,
     rows_of,
-    steps_of,
     take_steps,
 )
 
@@ -72,11 +72,29 @@ def round_to_int8(vector, key, largest, V):
 
 
 @helper
-def send(lanes, moved, wire, echoes, places, points, key_parts, d, weight, sums, mine):
+def factor_of(lanes, scale, moving, t):
+    """Return how much of the move of vector t of a message counts."""
+    return splat(lanes, scale if moving.size and moving[t] else 1.0)
+
+
+@helper
+def first_place(draws, strand, strands):
+    """Return where the participants of a strand begin: works of a client are in one strand."""
+    place = strand * draws.taking_part // strands
+    if draws.members.size:
+        while 0 < place < draws.taking_part and draws.members[place] == draws.members[place - 1]:
+            place += 1
+    return place
+
+
+@helper
+def send(
+    lanes, moved, wire, echoes, places, points, key_parts, d, weight, scale, moving, sums, mine
+):  # fmt: skip
     """Round a client's message, add it to `sums`, and let the memory follow what was sent.
 
     `moved` holds one vector after the other, a number per coordinate and lane. Return the squared
-    length of the points among them, as sent.
+    length of the points among them, as they count.
     """
     seed, m, r = key_parts
     V, P = np.uint64(len(lanes)), np.uint64(echoes.size)
@@ -84,6 +102,7 @@ def send(lanes, moved, wire, echoes, places, points, key_parts, d, weight, sums,
     largest = np.empty(V, np.float64)
     squared = splat(lanes, 0.0)
     for t in range(T):
+        factor = factor_of(lanes, scale, moving, t)
         vector = moved[t * d * V : (t + np.uint64(1)) * d * V]
         meant = vector.copy()
         if wire == INT8:
@@ -93,7 +112,7 @@ def send(lanes, moved, wire, echoes, places, points, key_parts, d, weight, sums,
                 vector[at] = nearest_bfloat16(np.float64(vector[at]))
         for j in range(d):
             at = (j * T + t) * V
-            sent = load(lanes, vector, j * V)
+            sent = factor * load(lanes, vector, j * V)
             store(sums, at, multiply_add(weight, sent, load(lanes, sums, at)))
             if points.size and points[t]:
                 squared = multiply_add(sent, sent, squared)
@@ -113,12 +132,14 @@ def run_clients(
 ):  # fmt: skip
     """Run the clients of some strands for one round, and sum up their messages.
 
-    The reference is subtracted from each message. `memories` is changed in place; every client
-    belongs to one strand.
+    Each starts from the broadcast that it has received, whose reference is subtracted from its
+    message. `memories` is changed in place; every client belongs to one strand, where its works
+    follow each other.
     """
     draws, row_steps = this_round.draws, this_round.row_steps
     begin, enter, leave, constant, broadcast, reference, center = coefficients[:7]
-    wire, echoes, places, points = coefficients[7:]
+    wire, echoes, places, points, versions, scales, moving = coefficients[7:]
+    kinds, lengths, numbers, firsts = draws[-4:]
     memory, started = memories
     Y, sums, drawn, _ = scratch
     d, V, none = np.uint64(center.size), np.uint64(len(lanes)), np.uint64(0)
@@ -132,11 +153,14 @@ def run_clients(
         strand_total = total[strand]
         waiting = 0
         for place in range(
-            strand * draws.taking_part // len(total), (strand + 1) * draws.taking_part // len(total)
+            first_place(draws, strand, len(total)), first_place(draws, strand + 1, len(total))
         ):
             m = member(draws, place)
-            drawn_rows = draw_rows(drawn, draws, m)
-            kind = np.uint64(draws.kinds[m] if draws.kinds.size else 0)
+            kind, number = one_of(kinds, place, 0), one_of(numbers, place, draws.r)
+            gap, first_step = one_of(lengths, kind, draws.gap), one_of(firsts, place, draws.t)
+            drawn_rows = draw_rows(drawn, draws, m, gap, first_step, number)
+            received = one_of(versions, place, 0) * d
+            scale = scales[place] if scales.size else 1.0
             mine = memory[m]
             is_new, started[m] = not started[m], True
             for first in range(none, d, block):
@@ -144,19 +168,20 @@ def run_clients(
                 for p in range(P if is_new else none):
                     for j in range(count):
                         store(combined, j * V, zero)
-                    add_terms(lanes, combined, begin, p, none, broadcast, T, first, count)
+                    at = received + first
+                    add_terms(lanes, combined, begin, p, none, broadcast, T, at, count)
                     for j in range(count):
                         store(mine, ((first + j) * P + p) * V, load(lanes, combined, j * V))
                 for s in range(S):
                     for j in range(count):
                         store(combined, j * V, zero)
                     k = kind * S + s
-                    add_terms(lanes, combined, enter, k, none, broadcast, T, first, count)
+                    at = received + first
+                    add_terms(lanes, combined, enter, k, none, broadcast, T, at, count)
                     add_terms(lanes, combined, enter, k, T, mine, P, first, count)
                     for j in range(count):
                         store(Y, ((first + j) * S + s) * V, load(lanes, combined, j * V))
             one = splat(sequences, 1.0)
-            gap = steps_of(draws, m)
             take_steps(
                 lanes, sequences, rows, this_round, scratch, one, gap, drawn_rows, row_steps[0]
             )
@@ -171,16 +196,18 @@ def run_clients(
                     for j in range(count):
                         store(output, j * V, multiple * splat(lanes, center[first + j]))
                     add_terms(lanes, output, leave, k, none, Y, S, first, count)
-                    add_terms(lanes, output, leave, k, S, broadcast, T, first, count)
+                    add_terms(lanes, output, leave, k, S, broadcast, T, received + first, count)
                     add_terms(lanes, output, leave, k, S + T, mine, P, first, count)
                 for t in range(T):
+                    factor = factor_of(lanes, scale, moving, t)
                     for j in range(count):
                         at = ((first + j) * T + t) * V
                         message = load(lanes, combined, (t * block + j) * V)
-                        moved = message - load(lanes, reference, at)
+                        moved = message - load(lanes, reference, received * T * V + at)
                         if wire:
                             store(message_moved, (t * d + first + j) * V, moved)
                         else:
+                            moved = factor * moved
                             store(sums, at, multiply_add(weight, moved, load(lanes, sums, at)))
                             if points.size and points[t]:
                                 squared = multiply_add(moved, moved, squared)
@@ -189,10 +216,11 @@ def run_clients(
                         kept_now = load(lanes, combined, ((T + p) * block + j) * V)
                         store(mine, ((first + j) * P + p) * V, kept_now)
             if wire:
-                keys = (draws.seed, np.uint64(m), np.uint64(draws.r))
+                keys = (draws.seed, np.uint64(m), number)
                 squared = send(
-                    lanes, message_moved, wire, echoes, places, points, keys, d, weight, sums, mine
-                )
+                    lanes, message_moved, wire, echoes, places, points, keys, d, weight, scale,
+                    moving, sums, mine,
+                )  # fmt: skip
             if points.size:  # behind the sums of the messages
                 at = d * T * V
                 store(sums, at, multiply_add(weight, squared, load(lanes, sums, at)))

@@ -269,7 +269,7 @@ class Rows(NamedTuple):
         return self.data[-1].size * self.outputs / len(self.y)
 
 
-NOTHING = np.zeros(0, np.int64)
+NOTHING, NO_NUMBERS, NO_FLAGS = np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.bool_)
 
 
 class Draws(NamedTuple):
@@ -278,19 +278,25 @@ class Draws(NamedTuple):
     seed: np.uint64
     n: int  # rows of the data
     r: int  # the number of the round
-    t: int  # the first step of the round
+    t: int  # its first step, from which rows are drawn
     gap: int  # how many steps it has; if clients differ, the most of any client
     batch: int  # rows per step; 0: all rows of the client
     taking_part: int  # number of participants
-    members: npt.NDArray[np.int64]  # their ids; empty if all clients participate
+    members: npt.NDArray[np.int64]
+    """Their ids, ascending; empty if all clients participate. A client may be there twice."""
     bounds: npt.NDArray[np.int64]
     """The rows of client m are bounds[m] to bounds[m + 1]; empty if every client has all rows."""
     weighted: bool  # whether clients count by their rows
     queries: int  # rows that all participants draw together
     epochs: int = 0  # passes of a client through its rows, in random order; 0: with replacement
     kinds: npt.NDArray[np.int64] = NOTHING
-    """If clients take different numbers of steps: which of `lengths` is that of client m."""
+    """By place among the participants, if they take different numbers of steps: which of `lengths`
+    each takes."""
     lengths: npt.NDArray[np.int64] = NOTHING
+    numbers: npt.NDArray[np.int64] = NOTHING
+    """By place: the round whose random numbers each has; empty if that is `r` for all."""
+    firsts: npt.NDArray[np.int64] = NOTHING
+    """By place: its first step, from which each draws rows; empty if that is `t` for all."""
 
     def client_ids(self, first: int, last: int) -> npt.NDArray[np.int64]:
         """Return the ids of some clients, given by their places among the participants."""
@@ -336,18 +342,29 @@ class Closing(NamedTuple):
     constant: Array  # the multiples of the center of the l2 term in the state
 
 
+class Received(NamedTuple):
+    """What workers have received that did not all start from the last version."""
+
+    sent: npt.NDArray[Any]  # sequences of several versions, one after the other
+    versions: npt.NDArray[np.int64] = NOTHING
+    """By place among the participants: which of them each worker has; empty if there is one."""
+    scales: Array = NO_NUMBERS  # by place: how much of its move counts; empty if all of it
+
+
 class LocalRound(NamedTuple):
     """One round of local steps."""
 
     draws: Draws
     tables: Tables
-    start: npt.NDArray[Any]  # where all workers start
-    base: npt.NDArray[Any]  # where a worker that never moves ends
+    start: npt.NDArray[Any]  # where all workers start, or one start for each version
+    base: npt.NDArray[Any]  # where a worker that never moves ends, likewise
     margins: npt.NDArray[Any]
     """Every row times the start, shape (n, C W); no rows unless moves are collected by row."""
     row_steps: npt.NDArray[np.float64]
     """The multiples of every row that each strand has added, shape (strands, n, C W)."""
     collect: int  # how the workers' moves are collected (see `steps.py`)
+    versions: npt.NDArray[np.int64] = NOTHING  # as in `Received`
+    scales: Array = NO_NUMBERS
 
 
 class Combinations(NamedTuple):
@@ -372,7 +389,7 @@ class ClientCoefficients(NamedTuple):
     """Its message and next memory, from its last Y, the broadcast, and its memory."""
     constant: npt.NDArray[Any]
     """The multiples of the center of the l2 term in both, shape (T + P, V)."""
-    broadcast: npt.NDArray[Any]  # the sequences, shape (d, T, V)
+    broadcast: npt.NDArray[Any]  # the sequences, shape (versions, d, T, V)
     reference: npt.NDArray[Any]
     """Subtracted from messages, of the same shape: the message of a client without memory that
     takes no step or, if messages are rounded, the point that rounding starts from."""
@@ -383,6 +400,12 @@ class ClientCoefficients(NamedTuple):
     places: npt.NDArray[np.uint64]  # of the vectors in a message; those that are not sent are zeros
     points: npt.NDArray[np.bool_]
     """The message vectors whose squared lengths are summed; empty unless a method asks for it."""
+    versions: npt.NDArray[np.int64] = NOTHING
+    """By place among the participants: which of several broadcasts, and references, each client
+    has received; empty if there is only one."""
+    scales: Array = NO_NUMBERS
+    """By place: how much of its move counts; empty if all count fully."""
+    moving: npt.NDArray[np.bool_] = NO_FLAGS  # the message vectors that scales apply to
 
 
 class Memories(NamedTuple):

@@ -186,9 +186,9 @@ def rows_of(draws, m):
 
 
 @helper
-def steps_of(draws, m):
-    """Return the number of local steps of client m."""
-    return np.uint64(draws.lengths[draws.kinds[m]] if draws.kinds.size else draws.gap)
+def one_of(values, place, usual):
+    """Return a participant's number where they differ, else the usual one."""
+    return np.uint64(values[place] if values.size else usual)
 
 
 @helper
@@ -221,11 +221,12 @@ def list_epoch(drawn, at, first, size, key):
 
 
 @helper
-def draw_rows(drawn, draws, m):
+def draw_rows(drawn, draws, m, gap, first_step, number):
     """List the rows that client m draws in a round; return how many.
 
-    The last one is repeated, for prefetching. If the client takes all its rows at every step, they
-    are listed once.
+    It takes `gap` steps from `first_step` on, with the random numbers of round `number`. The last
+    row is repeated, for prefetching. If the client takes all its rows at every step, they are
+    listed once.
     """
     first, size = rows_of(draws, m)
     if draws.batch == 0:
@@ -237,13 +238,12 @@ def draw_rows(drawn, draws, m):
         epochs = np.uint64(draws.epochs)
         count = epochs * size
         for epoch in range(epochs):
-            number = np.uint64(draws.r) * epochs + epoch
-            list_epoch(drawn, epoch * size, first, size, sampling.mix(key + number * GOLDEN))
+            counter = number * epochs + epoch
+            list_epoch(drawn, epoch * size, first, size, sampling.mix(key + counter * GOLDEN))
     else:
         key = worker_key(draws.seed, np.uint64(m))
-        gap, batch = steps_of(draws, m), np.uint64(draws.batch)
-        count = gap * batch
-        start = np.uint64(draws.r) * count if draws.kinds.size else np.uint64(draws.t) * batch
+        batch = np.uint64(draws.batch)
+        count, start = gap * batch, first_step * batch
         for k in range(count):
             drawn[k] = first + row_of(key, start + k, size)
     for k in range(count, count + np.uint64(ROWS_AHEAD)):
@@ -371,11 +371,11 @@ def take_steps(lanes, sequences, rows, this_round, scratch, weight, gap, drawn_r
 
     def code(lanes, sequences, rows, this_round, scratch, weight, gap, drawn_rows, sums):
         data, y, offsets, loss = rows
-        draws, tables, start, _, margins, _, collect = this_round
+        draws, tables, _, _, margins, _, collect, _, _ = this_round
         q, r, e, fold_after, folds = tables
         Y, _, drawn, slopes = scratch
         by_row = collect == BY_ROW
-        large = len(data) > 1 and start.nbytes > NEAR_CACHE
+        large = len(data) > 1 and Y.nbytes > NEAR_CACHE
         C, V, W = outputs(loss), np.uint64(len(lanes)), np.uint64(len(sequences))
         work = work_space(sequences, loss)
         rows_a_step, first = np.uint64(1), np.uint64(0)
@@ -448,18 +448,19 @@ def take_steps(lanes, sequences, rows, this_round, scratch, weight, gap, drawn_r
 def run_workers(lanes, sequences, rows, this_round, scratch, total, first_strand, last_strand):
     """Run the workers of some strands for one round and sum up their moves.
 
-    Every worker starts from `start`, takes `gap` steps and adds its weight times ``Y - base`` to
+    Every worker starts from its start, takes `gap` steps and adds its weight times ``Y - base`` to
     the total of its strand or, collected by row, its multiples of rows to the steps of its strand.
     """
     data, loss = rows.data, rows.loss
-    draws, _, start, base, _, row_steps, collect = this_round
+    draws, _, start, base, _, row_steps, collect, versions, scales = this_round
     Y, sums, drawn, _ = scratch
     by_row = collect == BY_ROW
     strands = len(row_steps) if by_row else len(total)
-    W = np.uint64(len(sequences))
+    numbers, firsts, gap = draws.numbers, draws.firsts, np.uint64(draws.gap)
+    W, size = np.uint64(len(sequences)), np.uint64(Y.size)
     if not by_row:
-        for place in range(np.uint64(0), np.uint64(start.size), W):
-            store(Y, place, load(sequences, start, place))
+        for at in range(np.uint64(0), size, W):
+            store(Y, at, load(sequences, start, at))
     for strand in range(first_strand, last_strand):
         strand_total = total[min(strand, len(total) - 1)]
         strand_steps = row_steps[strand] if by_row else row_steps[0]
@@ -468,19 +469,25 @@ def run_workers(lanes, sequences, rows, this_round, scratch, total, first_strand
             strand * draws.taking_part // strands, (strand + 1) * draws.taking_part // strands
         ):
             m = member(draws, place)
-            drawn_rows = draw_rows(drawn, draws, m)
+            first_step, number = one_of(firsts, place, draws.t), one_of(numbers, place, draws.r)
+            drawn_rows = draw_rows(drawn, draws, m, gap, first_step, number)
             weight = splat(sequences, rows_of(draws, m)[1] if draws.weighted else 1)
+            received = np.uint64(0)  # where its start is
+            if versions.size:
+                received = np.uint64(versions[place]) * size
+                weight = weight * splat(sequences, scales[place])
+                for at in range(np.uint64(0), size, W):
+                    store(Y, at, load(sequences, start, received + at))
             take_steps(
-                lanes, sequences, rows, this_round, scratch, weight, np.uint64(draws.gap),
-                drawn_rows, strand_steps,
-            )  # fmt: skip
+                lanes, sequences, rows, this_round, scratch, weight, gap, drawn_rows, strand_steps
+            )
             if by_row:
                 for k in range(drawn_rows):
                     clear_row(sequences, loss, data, drawn[k], Y)
                 continue
             waiting += 1
             if collect == SWEEP:
-                sweep_up(sequences, start, base, Y, weight, sums)
+                sweep_up(sequences, start, base, received, Y, weight, sums)
             elif collect == TOUCHED:
                 for k in range(drawn_rows):
                     collect_row(sequences, loss, data, drawn[k], start, Y, weight, sums)
@@ -563,11 +570,11 @@ def add_rows(sequences, loss, data, steps, total, first_strand, last_strand):
 
 
 @helper
-def sweep_up(sequences, start, base, Y, weight, sums):
+def sweep_up(sequences, start, base, received, Y, weight, sums):
     """Add a worker's weighted move to the sums, over all coordinates, and reset the worker."""
     W = np.uint64(len(sequences))
-    for place in range(np.uint64(0), np.uint64(start.size), W):
-        moved = load(sequences, Y, place) - load(sequences, base, place)
+    for place in range(np.uint64(0), np.uint64(Y.size), W):
+        moved = load(sequences, Y, place) - load(sequences, base, received + place)
         store(sums, place, multiply_add(weight, moved, load(sequences, sums, place)))
         store(Y, place, load(sequences, start, place))
 
