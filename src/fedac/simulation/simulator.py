@@ -23,10 +23,11 @@ from fedac.errors import InputError, NotAcceleratedWarning, StepSizeWarning
 from fedac.federation.availability import Availability
 from fedac.federation.federation import Federation, make_federation, minimized
 from fedac.federation.link import DEFAULT_LINK, Link, as_link
+from fedac.federation.mode import Mode
 from fedac.federation.schedule import Decay, Schedule
 from fedac.federation.spec import FLOAT32, OptionSet, Spec
 from fedac.federation.spec_checks import check_spec
-from fedac.federation.timeline import Mode, Work, make_timeline
+from fedac.federation.timeline import Work, make_timeline
 from fedac.objectives import HeldOut, Objective
 from fedac.objectives.linear_model import DataObjective
 from fedac.objectives.losses import choose_loss, objective_of, targets_of
@@ -445,7 +446,8 @@ def run_problem(
     for lane in problem.lanes:
         lane.algorithm.require_all(some=problem.federation.count is not None)
         if problem.work is not None:
-            _check_mode(lane.algorithm, problem.work)
+            absent = not problem.work.availability.is_always
+            problem.work.mode.require_method(lane.algorithm, absent=absent)
     _check_own_algorithms(problem.lanes, problem.start)
     problem = replace(problem, on_progress=count, live=bool(callbacks))
     parts = with_timelines(problem)
@@ -527,17 +529,6 @@ def _start_all(
 
     _, chosen, settled, _ = started[0]
     return chosen, settled, snapshots()
-
-
-def _check_mode(algorithm: Algorithm, work: Work) -> None:
-    """Raise InputError if a method cannot run in a mode."""
-    if not (work.mode == Mode() and work.availability.is_always):
-        algorithm.require_all(some=True)
-    if work.is_asynchronous and algorithm.pooled:
-        raise InputError(
-            f"'{algorithm.name}' does not run in mode='{work.mode}': its server keeps the sum of "
-            "all moves, and stale moves count less there; use rounds, a deadline, or 'cv'"
-        )
 
 
 def warn_about(problem: Problem) -> None:
