@@ -272,6 +272,10 @@ class InProcessGrid(Grid):
                 raise delivery.problem
             reply = delivery.reply
             if isinstance(self.clock, VirtualClock):
+                if reply is None and not delivery.expires:
+                    delivery.expires = True
+                    self.clock.lose(name)
+                    continue
                 self.clock.forget(name)
             if delivery.expires or _expired(delivery.message):
                 reply = error_reply(

@@ -26,7 +26,8 @@ class VirtualClock:
 
     seconds: Sequence[float] | Callable[[int], float]
     _now: int = 0
-    _due: dict[str, tuple[int, int]] = field(default_factory=dict)  # end and partition, by message
+    # By message: the end, the partition, and the latest end.
+    _due: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
     def monotonic(self) -> float:
         """Return the seconds since the start."""
@@ -34,21 +35,26 @@ class VirtualClock:
 
     def sleep(self, seconds: float) -> None:
         """Move the clock, at most to the time of the next reply."""
-        later = [end for end, _ in self._due.values() if end > self._now]
+        later = [end for end, _, _ in self._due.values() if end > self._now]
         self._now = min([self._now + max(1, round(seconds * NANOSECONDS)), *later])
 
     def begin(self, name: str, *, partition: int, limit: float) -> bool:
         """Start the training of a message; return False if it takes longer than `limit` seconds."""
         given = self.seconds
         seconds = given(partition) if callable(given) else given[partition]
-        end = self._now + round(min(seconds, limit) * NANOSECONDS)
-        self._due[name] = end, partition
+        ends = (self._now + round(min(s, limit) * NANOSECONDS) for s in (seconds, limit))
+        self._due[name] = next(ends), partition, next(ends)
         return seconds <= limit
 
     def due(self, names: Iterable[str]) -> list[str]:
         """Return the messages whose reply is there, by time and partition."""
-        ends = [(self._due.get(name, (0, 0)), name) for name in names]
-        return [name for (end, _), name in sorted(ends) if end <= self._now]
+        ends = [(self._due.get(name, (0, 0, 0)), name) for name in names]
+        return [name for (end, _, _), name in sorted(ends) if end <= self._now]
+
+    def lose(self, name: str) -> None:
+        """Let a message without a reply end as late as it may."""
+        _, partition, latest = self._due[name]
+        self._due[name] = latest, partition, latest
 
     def forget(self, name: str) -> None:
         """Forget a message whose reply was delivered."""

@@ -79,7 +79,8 @@ class KnownClients:
         connected nodes. With weights by examples, a client whose number is unknown counts from its
         first reply on: until then it has c_m = 0, so c is still a mean of c_m.
         """
-        weights = {n: replies[n].weight if by_examples else 1.0 for n in sorted(replies)}
+        order = sorted(replies, key=lambda n: (replies[n].node, n))
+        weights = {n: replies[n].weight if by_examples else 1.0 for n in order}
         # In asynchronous rounds a client may reply twice; its last reply counts.
         members = {self.key(replies[n].node): weight for n, weight in weights.items()}
         absent = sum(weight for key, (_, weight) in self.used.items() if key not in members)
