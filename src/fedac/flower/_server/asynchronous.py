@@ -161,8 +161,9 @@ class AsynchronousRun(FederationRun):
             self._idle.append(node)
             return
         work = self._at_work.pop(name)
+        # Of several nodes with one client id, only the first may have its memory.
         lost = {work.node for work in self._at_work.values() if work.lost}
-        others = self._nodes() - lost - {node}
+        others = {other for other in self._nodes() - lost if other < node}
         good, bad = strategy.check(
             [message], work.version + 1, work.sent, {node: work.memory}, others
         )
