@@ -24,9 +24,10 @@ from fedac.errors import InputError
 from fedac.federation.availability import Availability
 from fedac.federation.federation import Federation, make_federation, minimized, taking_part
 from fedac.federation.link import as_link
+from fedac.federation.mode import Mode, require_oversample
 from fedac.federation.schedule import Decay
 from fedac.federation.spec import FULL, RunSpec, Spec
-from fedac.federation.timeline import Mode, Work
+from fedac.federation.timeline import Work
 from fedac.objectives import LeastSquares, Objective, optimum
 from fedac.objectives.losses import choose_loss, objective_of, targets_of
 from fedac.objectives.metrics import METRICS
@@ -185,6 +186,7 @@ class Workload:
             )
             for one in specs
         )
+        require_oversample(specs[0].oversample, [Mode.parse(specs[0].mode)])
         work = self.work_of(specs[0])
         return make_problem(specs[0], self.objective, federation, pairs, work=work, **how)
 

@@ -10,7 +10,7 @@ only operators that both NumPy arrays and compiled kernels support.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 _PARTICIPATION = np.uint64(0xD1B54A32D192ED03)  # any odd number with no pattern
 EPOCHS = np.uint64(0xA0761D6478BD642F)  # likewise
+_STARTS = np.uint64(0x94D049BB133111EB)  # likewise
+T = TypeVar("T")
 _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
@@ -135,6 +137,28 @@ def participants(seed: int, r: int, N: int, count: int) -> npt.NDArray[np.int64]
             last = np.partition(first, count - 1)[count - 1]
             return np.asarray(different[first <= last], np.int64)
         draws *= 2
+
+
+def start_draws(seed: int, starts: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+    """Return the random numbers that give free places of asynchronous rounds to idle clients.
+
+    Start number s = 0, 1, ... of a run takes the idle client at this number modulo their number.
+    """
+    with np.errstate(over="ignore"):
+        key = mix(mix(np.array([seed], np.uint64) ^ _STARTS))
+        return np.asarray(mix(mix(key + np.asarray(starts).astype(np.uint64) * GOLDEN)))
+
+
+def take(idle: list[T], place: int) -> T:
+    """Remove and return an entry; the last one moves to its place.
+
+    >>> idle = ["a", "b", "c"]
+    >>> take(idle, 0), idle
+    ('a', ['c', 'b'])
+    """
+    found, idle[place] = idle[place], idle[-1]
+    idle.pop()
+    return found
 
 
 def gaussians(keys: npt.ArrayLike, size: int) -> npt.NDArray[np.float64]:

@@ -21,9 +21,9 @@ from fedac.federation.availability import Availability
 from fedac.federation.compression import require_wire
 from fedac.federation.federation import taking_part
 from fedac.federation.link import as_link
+from fedac.federation.mode import Mode
 from fedac.federation.schedule import Decay, Schedule
 from fedac.federation.spec import FLOAT32, FOR_NETWORKS, FULL, Option, OptionSet, Spec
-from fedac.federation.timeline import Mode, Work
 from fedac.models import find_model
 from fedac.objectives.losses import find_loss
 from fedac.validate import (
@@ -355,8 +355,7 @@ def _link_parses(one: Any, spelled: Spelled) -> None:
 @rule("mode", "availability", "oversample", "workers", "clients", "participation", "epochs")
 def _mode_fits(one: Any, spelled: Spelled) -> None:
     mode = Mode.parse(one.mode)
-    availability = Availability.parse(one.availability)
-    Work(mode=mode, availability=availability, oversample=one.oversample)
+    Availability.parse(one.availability)
     M = one.workers or one.clients
     if mode.kind == "buffer" and M is not None:
-        mode.require_places(taking_part(one.participation, M) or M)
+        mode.require_places(taking_part(one.participation, M) or M, option=spelled("participation"))

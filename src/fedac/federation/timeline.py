@@ -29,8 +29,7 @@ its end is lost. The modes:
 from __future__ import annotations
 
 import heapq
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -41,18 +40,17 @@ from fedac.algorithms import Algorithm
 from fedac.errors import InputError
 from fedac.federation.availability import ALWAYS, NANOSECONDS, Availability, Times
 from fedac.federation.federation import Federation, Update
-from fedac.federation.link import DEFAULT_LINK, Link, parse_seconds
-from fedac.federation.sampling import GOLDEN, mix, participants
+from fedac.federation.link import DEFAULT_LINK, Link
+from fedac.federation.mode import ROUNDS, Mode, started
+from fedac.federation.sampling import GOLDEN, mix, participants, start_draws, take
 from fedac.federation.schedule import Schedule, Span
 from fedac.objectives.base import RowNumbers
-from fedac.validate import Array, require_count
+from fedac.validate import Array
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-MODES = "rounds, until(10s), deadline(30s) or buffer(10)"
-_STARTS = np.uint64(0x94D049BB133111EB)  # the stream of the clients that get a free place
 # Draws for one place before the available clients are listed.
 TRIES = 32
 # Works whose random numbers are drawn together.
@@ -63,54 +61,6 @@ WORTHWHILE = 1000
 LOST, UNDER_WAY = -1, -2
 
 
-@dataclass(frozen=True)
-class Mode:
-    """How the server waits for clients.
-
-    >>> Mode.parse("deadline(0.5min)"), str(Mode.parse("buffer( 10 )"))
-    (Mode(kind='deadline', number=30.0), 'buffer(10)')
-    """
-
-    kind: str = "rounds"
-    number: float = 0.0  # seconds, or messages of a buffer
-
-    @classmethod
-    def parse(cls, text: str | Mode) -> Mode:
-        """Parse a mode such as "deadline(30s)"."""
-        if isinstance(text, Mode):
-            return text
-        kind, _, rest = str(text).strip().partition("(")
-        number = rest.removesuffix(")").strip()
-        if kind == "rounds" and not rest:
-            return cls()
-        if rest.endswith(")") and kind == "buffer" and number.isdecimal():
-            return cls(kind, require_count("the messages of a buffer", int(number)))
-        if rest.endswith(")") and kind in ("until", "deadline"):
-            seconds = parse_seconds(f"the time of {kind}", number)
-            if seconds > 0 and math.isfinite(seconds):
-                return cls(kind, seconds)
-        raise InputError(f"mode is {MODES}; got '{text}'")
-
-    def require_places(self, places: int) -> None:
-        """Raise InputError if a buffer takes more messages than clients are at work."""
-        if self.kind == "buffer" and self.number > places:
-            raise InputError(
-                f"{self}: the server would wait for more messages than the {places} clients at "
-                f"work send; use buffer({places}) or less, or a larger participation"
-            )
-
-    def __str__(self) -> str:
-        if self.kind == "rounds":
-            return self.kind
-        return f"{self.kind}({self.number:.12g}{'' if self.kind == 'buffer' else 's'})"
-
-
-def require_deadline(oversample: float, modes: Iterable[Mode]) -> None:
-    """Raise InputError if more clients than wanted shall start, but no mode has a deadline."""
-    if oversample != 1 and not any(mode.kind == "deadline" for mode in modes):
-        raise InputError("oversample needs mode deadline(30s): other modes start whom they want")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """What decides on durations and on whose messages count, besides the federation.
@@ -119,17 +69,13 @@ class Work:
     """
 
     link: Link = DEFAULT_LINK
-    mode: Mode = Mode()
+    mode: Mode = ROUNDS
     availability: Availability = ALWAYS
     oversample: float = 1.0  # of a deadline: clients started, relative to those wanted
     up: float = 0.0
     down: float = 0.0
     minibatch: bool = False
     full_gradient: bool = False
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.oversample) and self.oversample >= 1):
-            raise InputError(f"oversample must be at least 1, got {self.oversample:g}")
 
     @property
     def matters(self) -> bool:
@@ -139,17 +85,11 @@ class Work:
     @property
     def is_asynchronous(self) -> bool:
         """Whether clients start at any time."""
-        return self.mode.kind == "buffer"
+        return self.mode.is_asynchronous
 
     def require_method(self, algorithm: Algorithm) -> None:
-        """Raise InputError if a method cannot run in this mode."""
-        if self.matters:
-            algorithm.require_all(some=True)
-        if self.is_asynchronous and algorithm.pooled:
-            raise InputError(
-                f"'{algorithm.name}' does not run in mode='{self.mode}': its server keeps the sum "
-                "of all moves, and stale moves count less there; use rounds, a deadline, or 'cv'"
-            )
+        """Raise InputError if a method cannot run in this mode, or with clients that are away."""
+        self.mode.require_method(algorithm, absent=not self.availability.is_always)
 
     def messages_a_place(self, federation: Federation) -> float:
         """Return how many messages a client that is always at work sends per server step."""
@@ -301,14 +241,14 @@ class Timeline:
 
 def make_timeline(federation: Federation, schedule: Schedule, work: Work) -> Timeline:
     """Return the timeline of a run with one server step for each round of the schedule."""
-    mode, places = work.mode, federation.taking_part
+    mode = work.mode
     availability = work.availability.for_seed(federation.seed)
     if mode.kind == "until" and (federation.epochs or federation.local_steps is not None):
         raise InputError(f"{mode} decides on the steps of every client: use K, not epochs")
     if mode.kind == "buffer":
         if len({*schedule.gaps}) > 1:
             raise InputError(f"{mode} needs rounds of equal length")
-        mode.require_places(places)
+        mode.require_places(federation.taking_part, option="participation")
         return _buffered(federation, schedule, work, int(mode.number), availability)
     return _in_rounds(federation, schedule, work, mode, availability)
 
@@ -374,16 +314,16 @@ def _in_rounds(
     """Return a timeline in which all clients of a server step start together."""
     M, seed, wanted = federation.M, federation.seed, federation.taking_part
     extra = work.oversample if mode.kind == "deadline" else 1.0
-    started = min(M, max(wanted, math.ceil(extra * wanted - 1e-9)))
+    count = min(M, started(wanted, extra))
     durations = _Durations(federation, work)
     limit = round(mode.number * NANOSECONDS)
     now, times = 0, [0]
     works: list[tuple[Any, ...]] = []
     for r, _, gap in schedule:
-        members = _available(federation, r, started, now, availability)
+        members = _available(federation, r, count, now, availability)
         while not len(members) and mode.kind != "deadline":  # wait for the first client to return
             now = _return(availability, np.arange(M), now)
-            members = _available(federation, r, started, now, availability)
+            members = _available(federation, r, count, now, availability)
         straggling = work.link.straggling(seed, members, r)
         if mode.kind == "until":
             steps = durations.steps_within(mode.number, members, straggling)
@@ -450,7 +390,6 @@ def _buffered(
     steps = durations.steps_of(everyone, K)
     usual = durations.of(everyone, steps, np.ones(M)).tolist()
     transfer = int(_nanoseconds(np.array(durations.transfer)))
-    spread = bool(work.link.stragglers)
     always, spread = availability.is_always, bool(work.link.stragglers)
     idle = list(range(M))  # a client that leaves is replaced by the last one
     waiting: list[tuple[int, int, int]] = []  # end, client and number of the works under way
@@ -462,15 +401,13 @@ def _buffered(
     times, taken, now, free = [0], 0, 0, federation.taking_part
     draws: list[int] = []
     factors: list[float] = []
-    key = mix(mix(np.array([seed], np.uint64) ^ _STARTS))
 
     def draw_more() -> None:
         """Draw the clients, and the stragglers' factors, of the next works."""
-        starts = np.arange(len(draws), len(draws) + AT_ONCE, dtype=np.uint64)
-        with np.errstate(over="ignore"):  # wrap-around is the point
-            draws.extend(mix(mix(key + starts * GOLDEN)).tolist())
+        starts = np.arange(len(draws), len(draws) + AT_ONCE)
+        draws.extend(start_draws(seed, starts).tolist())
         if spread:
-            factors.extend(work.link.straggling(seed, starts.astype(np.int64), 0).tolist())
+            factors.extend(work.link.straggling(seed, starts, 0).tolist())
 
     def choose_available(start: int) -> int | None:
         """Return the place in `idle` of an available client, None if there is none."""
@@ -497,9 +434,7 @@ def _buffered(
             place = draws[start] % len(idle) if always else choose_available(start)
             if place is None:
                 break
-            m = idle[place]
-            idle[place] = idle[-1]
-            idle.pop()
+            m = take(idle, place)
             free -= 1
             duration = usual[m]
             if spread:

@@ -11,11 +11,11 @@ import pickle
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from flwr.app import Array, Context, Error, Message, RecordDict
+from flwr.app import Array, Context, Error, Message, MessageType, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
@@ -23,6 +23,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedac.errors import InputError
 from fedac.flower._server.waiting import CLOCK_SKEW
+from fedac.flower._virtual import VirtualClock
 from fedac.processes import Handler, Pool, WorkerDiedError, usable_cores
 from fedac.validate import require_count
 
@@ -46,6 +47,7 @@ class Delivery:
     overdue_at: float = math.inf
     overdue: bool = False
     finished: bool = False
+    expires: bool = False  # in virtual time
     reply: Message | None = None
     problem: BaseException | None = None
 
@@ -82,6 +84,11 @@ class InProcessGrid(Grid):
         in ``context.state``. The first message waits until the processes are ready, which takes
         seconds and counts towards no deadline. They end with the grid, with ``close()``, and with
         this process.
+    seconds : sequence or callable, optional
+        Virtual time: how long every training takes, one number per partition or
+        ``seconds(partition)``, called for each training. The strategy sees a reply at its end, and
+        nobody really waits: deadlines, asynchronous rounds and the history are in virtual seconds.
+        Everything else takes no time.
 
     Examples
     --------
@@ -107,8 +114,12 @@ class InProcessGrid(Grid):
         *,
         run_config: Mapping[str, Any] | None = None,
         workers: int | None = None,
+        seconds: Sequence[float] | Callable[[int], float] | None = None,
     ) -> None:
         require_count("nodes", nodes, least=0)
+        if seconds is not None and not callable(seconds) and len(seconds) != nodes:
+            raise InputError(f"seconds has {len(seconds)} numbers for {nodes} nodes")
+        self.clock: Any = time if seconds is None else VirtualClock(seconds)
         self.client_app = client_app
         self.run_config = dict(run_config or {})
         self.workers = None if workers is None else require_count("workers", workers)
@@ -170,9 +181,18 @@ class InProcessGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return each reply that has arrived once; for an expired message, an error.
 
-        If some are missing, wait a moment for them, so that a polling server needs no pauses.
+        If some are missing, wait a moment for them, so that a polling server needs no pauses. In
+        virtual time, those that have arrived are there at once.
         """
+        if isinstance(self.clock, VirtualClock):
+            return self.pull_ready(message_ids)
         return self._collect(message_ids, self.pull_seconds)
+
+    def pull_ready(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return each reply that has arrived once, without waiting for others."""
+        if isinstance(self.clock, VirtualClock):
+            return self._collect(self.clock.due(message_ids), math.inf)
+        return self._collect(message_ids, 0.0)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -224,7 +244,11 @@ class InProcessGrid(Grid):
             message.metadata.__dict__["_message_id"] = name  # as Flower does
             left = ttl - CLOCK_SKEW if ttl > CLOCK_SKEW else ttl
             deadline = time.monotonic() + min(seconds, left)
-            pushed[name] = Delivery(node, copy_message(message), deadline)
+            delivery = pushed[name] = Delivery(node, copy_message(message), deadline)
+            training = message.metadata.message_type == MessageType.TRAIN
+            if training and isinstance(self.clock, VirtualClock):
+                partition = int(self.configs[node]["partition-id"])
+                delivery.expires = not self.clock.begin(name, partition=partition, limit=left)
         self._pushed |= pushed
         with self._changed:
             self._queue += pushed.values()
@@ -247,7 +271,13 @@ class InProcessGrid(Grid):
             if delivery.problem is not None:
                 raise delivery.problem
             reply = delivery.reply
-            if _expired(delivery.message):
+            if isinstance(self.clock, VirtualClock):
+                if reply is None and not delivery.expires:
+                    delivery.expires = True
+                    self.clock.lose(name)
+                    continue
+                self.clock.forget(name)
+            if delivery.expires or _expired(delivery.message):
                 reply = error_reply(
                     delivery.message, ErrorCode.MESSAGE_UNAVAILABLE, "The message has expired."
                 )
@@ -282,7 +312,8 @@ class InProcessGrid(Grid):
         # The reply may never be pulled, so keep little of the message. And clients may change it.
         message, delivery.message = delivery.message, copy_message(delivery.message, empty=True)
         try:
-            delivery.reply = None if _expired(message) else self.answer(message)
+            late = delivery.expires or _expired(message)
+            delivery.reply = None if late else self.answer(message)
         except BaseException as problem:  # a fault of the grid, raised where the reply is pulled
             delivery.problem = problem
         with self._changed:

@@ -47,7 +47,7 @@ CLIENT = "client"
 
 VECTORS = ("sequences", "memory", "changes", "means", "broadcast_only", "asks")
 PAIRS = ("echoes", "pooled")
-COUNTS = ("round", "first_step", "local_steps", "seed", "wire_seed")
+COUNTS = ("round", "first_step", "local_steps", "makes", "seed", "wire_seed")
 RUN = re.compile(r"[0-9a-f]{16}")  # it becomes part of a file's name on the client
 
 
@@ -59,7 +59,7 @@ class MemoryVersion:
     """
 
     run: str
-    round: int  # the round that made it; 0: no reply of this client was used yet
+    round: int  # its number, the round that made it; 0: no reply of this client was used yet
     weight: float = 0.0  # number of examples of that reply; 0 if all clients count the same
 
     def __post_init__(self) -> None:
@@ -83,6 +83,9 @@ class Task:
         The round, from 1 on, and the number of its local steps, K.
     first_step : int
         t of the first local step; the first step of the run is 0.
+    makes : int
+        The number of the memory that the client makes. It grows from message to message; in rounds
+        it is the round's.
     seed : int
         The seed of all clients' draws.
     memory_version : MemoryVersion or None
@@ -109,10 +112,16 @@ class Task:
     first_step: int
     local_steps: int
     seed: int
+    makes: int = 0
     memory_version: MemoryVersion | None = None
     wire: str = FLOAT32
     wire_seed: int = 0
     exact: bool = False
+
+    @property
+    def draws(self) -> int:
+        """The number of the round whose random numbers it draws, from 0."""
+        return self.first_step // self.local_steps
 
     @property
     def local_algorithm(self) -> Algorithm:

@@ -23,10 +23,11 @@ from fedac.errors import InputError, NotAcceleratedWarning, StepSizeWarning
 from fedac.federation.availability import Availability
 from fedac.federation.federation import Federation, make_federation, minimized
 from fedac.federation.link import DEFAULT_LINK, Link, as_link
+from fedac.federation.mode import Mode, require_oversample
 from fedac.federation.schedule import Decay, Schedule
 from fedac.federation.spec import FLOAT32, OptionSet, Spec
 from fedac.federation.spec_checks import check_spec
-from fedac.federation.timeline import Mode, Timeline, Work, make_timeline, require_deadline
+from fedac.federation.timeline import Timeline, Work, make_timeline
 from fedac.objectives import HeldOut, Objective
 from fedac.objectives.linear_model import DataObjective
 from fedac.objectives.losses import choose_loss, objective_of, targets_of
@@ -315,7 +316,7 @@ def simulate(
     schedule = schedule or make_schedule(spec, federation)
     work = None
     if link is not None or (mode, availability, oversample) != ("rounds", "always", 1.0):
-        require_deadline(oversample, [Mode.parse(mode)])
+        require_oversample(oversample, [Mode.parse(mode)])
         work = Work(
             link=DEFAULT_LINK if link is None else as_link(link), mode=Mode.parse(mode),
             availability=Availability.parse(availability), oversample=oversample,

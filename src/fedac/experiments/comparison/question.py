@@ -19,9 +19,10 @@ from fedac.experiments.workload import key_fingerprint, network_loss
 from fedac.federation.availability import Availability
 from fedac.federation.federation import taking_part
 from fedac.federation.link import Link, as_link
+from fedac.federation.mode import Mode, require_oversample
 from fedac.federation.spec import COMPARE, LARGEST_COUNT, LARGEST_STORED, OptionSet, Spec
 from fedac.federation.spec_checks import check_spec
-from fedac.federation.timeline import Mode, Work, require_deadline
+from fedac.federation.timeline import Work
 from fedac.objectives.losses import choose_loss
 from fedac.objectives.metrics import METRICS, TITLES
 
@@ -236,7 +237,7 @@ class Question:
                 f"the baseline {baselines[0]} needs all clients in every round: omit it, or "
                 f"{options.spelled('availability')}"
             )
-        require_deadline(spec.oversample, map(Mode.parse, question.modes))
+        require_oversample(spec.oversample, map(Mode.parse, question.modes))
         for name in spec.several("algorithm"):
             reasons = [question.refuses(name, mode) for mode in question.modes]
             if reasons[0] and all(reasons):

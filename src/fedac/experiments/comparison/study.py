@@ -38,9 +38,10 @@ from fedac.experiments.workload import (
 from fedac.federation.compression import FLOAT32, bytes_of
 from fedac.federation.federation import minimized
 from fedac.federation.link import Costs, run_costs
+from fedac.federation.mode import Mode
 from fedac.federation.schedule import Schedule
 from fedac.federation.spec import FULL, RunSpec
-from fedac.federation.timeline import Mode, Work, make_timeline
+from fedac.federation.timeline import Work, make_timeline
 from fedac.objectives import optimum
 from fedac.objectives.losses import describe_target
 from fedac.objectives.metrics import METRICS

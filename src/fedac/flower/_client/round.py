@@ -155,7 +155,7 @@ class ClientRound:
                 if task.wire == FLOAT32:
                     arrays = unflatten(algorithm.sent, message, self._model)
                 else:
-                    sender = Sender(task.wire, task.wire_seed, self.client, task.round - 1)
+                    sender = Sender(task.wire, task.wire_seed, self.client, task.draws)
                     _, memory = compress(algorithm, message, sequences, memory, sender)
                     arrays = dict(zip(algorithm.sent, sender.data, strict=True))
                 arrays = buffers_of(after) | arrays
@@ -163,7 +163,7 @@ class ClientRound:
                 if version is not None:
                     self._memory.keep(
                         version.run,
-                        task.round,
+                        task.makes,
                         unflatten(algorithm.memory, memory, self._model),
                         before=version.round if self._memory_found else None,
                     )

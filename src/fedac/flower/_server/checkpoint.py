@@ -7,15 +7,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flwr.app import MetricRecord, RecordDict
+
 from fedac.algorithms import Algorithm
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import InputError
 from fedac.federation.checkpoint import Envelope, require_same_rule
 from fedac.flower._arrays import NamedArrays, read_archive, write_archive
+from fedac.flower._server.replies import Reply
 from fedac.flower._server.result import Dropped, History, RoundSummary
+from fedac.flower._task import METRICS, WEIGHT
 
-ENVELOPE = Envelope(package="fedac.flower", version=5)
-SERVER = "server:"  # before the keys of the server's state
+ENVELOPE = Envelope(package="fedac.flower", version=6)
+# Before the keys of the server's state, and of the messages in a buffer, with their numbers.
+SERVER, MESSAGE = "server:", "message:"
+KEPT = ("node", "weight", "metrics", "steps", "client", "memory_lost", "staleness")  # of a reply
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +42,10 @@ class Checkpoint:
         What the server knows of its clients.
     norms : list
         The clipping norms of wrappers around the strategy.
+    buffer : dict
+        Of asynchronous rounds: the replies since the last step of the server, by number of memory.
+    starts : dict
+        Of asynchronous rounds: whom the server gave work, as far as its draws depend on it.
     """
 
     round: int
@@ -45,6 +55,8 @@ class Checkpoint:
     server: NamedArrays = field(default_factory=dict)
     clients: Mapping[str, Any] = field(default_factory=dict)
     norms: list[float | None] = field(default_factory=list)
+    buffer: Mapping[int, Reply] = field(default_factory=dict)
+    starts: Mapping[str, Any] = field(default_factory=dict)
 
     def save(self, path: str | Path) -> None:
         """Write the checkpoint atomically.
@@ -66,23 +78,39 @@ class Checkpoint:
             "history": asdict(self.history),
             "clients": dict(self.clients),
             "norms": self.norms,
+            "buffer": {n: {k: getattr(reply, k) for k in KEPT} for n, reply in self.buffer.items()},
+            "starts": dict(self.starts),
         }
         server = {f"{SERVER}{key}": array for key, array in self.server.items()}
-        write_archive(ENVELOPE, Path(path), header, {**self.arrays, **server})
+        messages = {
+            f"{MESSAGE}{number}:{key}": array
+            for number, reply in self.buffer.items()
+            for key, array in reply.arrays.items()
+        }
+        write_archive(ENVELOPE, Path(path), header, {**self.arrays, **server, **messages})
 
     @classmethod
     def load(cls, path: str | Path) -> Checkpoint:
         """Read a checkpoint; raises InputError with the reason if the file cannot be used."""
         header, arrays = read_archive(ENVELOPE, Path(path))
         server = [key for key in arrays if key.startswith(SERVER)]
+        buffer = {}
+        for number, kept in header["buffer"].items():
+            prefix = f"{MESSAGE}{number}:"
+            keys = [key for key in arrays if key.startswith(prefix)]
+            message = {key.removeprefix(prefix): arrays.pop(key) for key in keys}
+            metrics = MetricRecord({**kept["metrics"], WEIGHT: kept["weight"]})
+            records = RecordDict({METRICS: metrics})
+            buffer[int(number)] = Reply(**kept, arrays=message, records=records)
         return cls(
+            buffer=buffer,
             server={key.removeprefix(SERVER): arrays.pop(key) for key in server},
             arrays=arrays,
             history=History(
                 [RoundSummary(**row) for row in header["history"]["rounds"]],
                 [Dropped(**drop) for drop in header["history"]["dropped"]],
             ),
-            **{key: header[key] for key in ("round", "settings", "clients", "norms")},
+            **{key: header[key] for key in ("round", "settings", "clients", "norms", "starts")},
         )
 
     def require_same(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from flwr.serverapp.strategy import Strategy
 from fedac.algorithms import RoundInfo, State
 from fedac.algorithms.algorithm import serve_mean
 from fedac.errors import InputError
+from fedac.federation.mode import started
 from fedac.federation.round import mean_by_key, serve, squared_moves
 from fedac.flower._arrays import (
     ModelArrays,
@@ -60,10 +61,12 @@ class TrainingRound:
     state: tuple[NamedArrays, dict[str, tuple[int, float]], float]
     quorum: int
     attempts: int = 0
+    wanted: int | None = None  # good replies that end an attempt before its deadline
     connected: set[int] = field(default_factory=set)
     asked: set[int] = field(default_factory=set)
     good: dict[int, Reply] = field(default_factory=dict)
     versions: dict[int, int] = field(default_factory=dict)  # memory version sent to each node
+    reset: bool = False  # all control variates must begin again
     finished: bool = False
 
 
@@ -87,6 +90,7 @@ class RoundHooks(Options, Strategy):
     clients = cached_property(lambda self: KnownClients())
     server = cached_property[NamedArrays](lambda self: {})
     initial_arrays = cached_property(lambda self: ArrayRecord())
+    busy: Container[int] = ()  # nodes that still work for an earlier round
     _running = False
 
     def configure_train(
@@ -105,28 +109,35 @@ class RoundHooks(Options, Strategy):
         if len(connected) < wanted:
             log.warning("round %d: %d of %d nodes connected", server_round, len(connected), wanted)
         # Ask for client ids if they are sampled, or if a memory may have to be found.
-        clients, sampled, unknown = self.clients, self.sample is not None, connected
-        pooled = self.algorithm.changes or self.algorithm.pooled  # over all clients, by weight
-        examples = bool(pooled) and self.weighting == "examples"
-        if not sampled and not examples:
+        free = [node for node in connected if node not in self.busy]
+        clients, sampled, unknown = self.clients, self.sample is not None, free
+        if not sampled and not self.asks_examples:
             used = clients.used if self.algorithm.memory else {}
-            unknown = [node for node in connected if used and clients.key(node) not in used]
+            unknown = [node for node in free if used and clients.key(node) not in used]
         entries, seconds = {**config, ROUND: server_round}, self.deadline.seconds
-        clients.ask(grid, unknown, seconds, entries, sampled=sampled, examples=examples)
+        clients.ask(grid, unknown, seconds, entries, sampled=sampled, examples=self.asks_examples)
         # The sample depends only on the seed, the round, the attempt and the ids of the connected
         # clients. If all are connected, the first attempt samples as the simulator does.
         training.attempts += 1
         training.connected.update(connected)
         wanted = sample_size(self.sample, len(connected)) - len(training.good)
+        if self.mode.kind == "deadline":
+            training.wanted, wanted = wanted, started(wanted, self.oversample)
         if training.attempts == 1:
-            nodes = clients.sample(connected, wanted, self.seed, server_round - 1)
+            nodes = clients.sample(free, wanted, self.seed, server_round - 1)
         else:  # nodes that were not asked yet go first
             key = f"{self.seed}/{server_round}/{training.attempts}"
-            nodes = clients.sample_by_key(set(connected) - training.asked, wanted, key)
-            failed = set(connected) & training.asked - set(training.good)
+            nodes = clients.sample_by_key(set(free) - training.asked, wanted, key)
+            failed = set(free) & training.asked - set(training.good)
             nodes += clients.sample_by_key(failed, wanted - len(nodes), key)
         training.asked.update(nodes)
         return self.messages(MessageType.TRAIN, server_round, arrays, config, sorted(nodes))
+
+    @property
+    def asks_examples(self) -> bool:
+        """Whether the server must know the examples of clients that have not replied yet."""
+        pooled = self.algorithm.changes or self.algorithm.pooled  # over all clients, by weight
+        return bool(pooled) and self.weighting == "examples"
 
     def begin_round(self, server_round: int, arrays: ArrayRecord) -> TrainingRound:
         """Return the round in progress, or begin a new one if its number or arrays differ."""
@@ -145,14 +156,22 @@ class RoundHooks(Options, Strategy):
         arrays: ArrayRecord,
         config: ConfigRecord,
         nodes: list[int],
+        *,
+        draws: int | None = None,
+        makes: int | None = None,
     ) -> list[Message]:
-        """Return one message per node, with the task of a round."""
+        """Return one message per node, with the task of a round.
+
+        Clients draw the random numbers of round `draws`, from 0, and number their new memories with
+        `makes`. Default: those of the round.
+        """
         task = Task(
             algorithm=self.algorithm,
             hp=self.hyperparameters(server_round),
             round=server_round,
-            first_step=(server_round - 1) * self.local_steps,
+            first_step=(server_round - 1 if draws is None else draws) * self.local_steps,
             local_steps=self.local_steps,
+            makes=server_round if makes is None else makes,
             seed=self.seed,
             wire=self.wire,
             wire_seed=self.wire_seed,
@@ -182,9 +201,16 @@ class RoundHooks(Options, Strategy):
             raise InputError(f"round {server_round}: aggregate_train needs configure_train first")
         # A hook may call this twice: the server moves once.
         self.server, self.clients.used, self.clients.total = training.state
-        found, bad = self._check(training, replies)
+        found, bad = self._check_round(training, replies)
         training.good |= found
         self.drop(server_round, bad, during="training")
+        return self.take_step(training)
+
+    def take_step(self, training: TrainingRound) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Take the server's step with the good replies, without those that break it.
+
+        Returns the aggregate and the metrics, or None below the quorum.
+        """
         while len(training.good) >= training.quorum:
             good, step = training.good, self._step(training, training.good)
             if step.problem is None:
@@ -194,28 +220,44 @@ class RoundHooks(Options, Strategy):
             if not culprits:
                 moved = {node: distance(good[node].arrays, training.before) for node in good}
                 culprits = [max(moved, key=moved.__getitem__)]
-            for node in culprits:
-                del good[node]
+            nodes = [good.pop(culprit).node for culprit in culprits]
             reason = f"not finite after the server's step, which was undone: {step.problem}"
-            self.drop(server_round, dict.fromkeys(culprits, reason), during="training")
+            self.drop(training.number, dict.fromkeys(nodes, reason), during="training")
         return None, None
 
-    def _check(
+    def _check_round(
         self, training: TrainingRound, replies: Iterable[Message]
     ) -> tuple[dict[int, Reply], dict[int, str]]:
-        """Return good replies, and the reasons why others are bad; learn their clients' ids."""
+        """Check the replies of a round in progress."""
+        return self.check(
+            replies, training.number, training.before, training.versions, training.good
+        )
+
+    def check(
+        self,
+        replies: Iterable[Message],
+        server_round: int,
+        sent: NamedArrays,
+        versions: Mapping[int, int],
+        others: Iterable[int],
+    ) -> tuple[dict[int, Reply], dict[int, str]]:
+        """Return good replies, and the reasons why others are bad; learn their clients' ids.
+
+        `versions` are the memories that the server named, by node, and `others` the nodes whose
+        clients must be different ones.
+        """
         read: Reader = partial(read_reply, algorithm=self.algorithm, wire=self.wire)
         good, bad = check_replies(
             replies,
             self.clients.learn,
-            server_round=training.number,
-            expected=training.before,
+            server_round=server_round,
+            expected=sent,
             read=read,
             remembered=self.adds_up,
             counted="steps" in self.algorithm.asks,
         )
         if self.adds_up:  # two nodes with one client id would have one memory between them
-            owners = {self.clients.key(node): node for node in training.good}
+            owners = {self.clients.key(node): node for node in others}
             for node in list(good):
                 owner = owners.setdefault(self.clients.key(node), node)
                 if owner != node:
@@ -224,13 +266,18 @@ class RoundHooks(Options, Strategy):
                         f"node {owner} already is partition {self.clients.key(node)}; with control "
                         "variates, every node needs its own partition-id"
                     )
+        for node, reply in good.items():
+            # The server may have named no memory because it did not know the client yet.
+            known = self.clients.memory_version(node).round if self.algorithm.memory else 0
+            if versions.get(node, known) != known:
+                good[node] = replace(reply, memory_lost=True)
         return good, bad
 
     def without_bad(self, replies: list[Message], wrappers: Wrappers) -> list[Message]:
         """Drop the training replies that wrappers cannot use; return the rest."""
         if self.training is None:
             return replies
-        good, bad = self._check(self.training, replies)
+        good, bad = self._check_round(self.training, replies)
         for node, reply in good.items():
             problem = wrappers.problem(reply, self.training.before)
             if problem is not None:
@@ -298,7 +345,8 @@ class RoundHooks(Options, Strategy):
     ) -> tuple[ArrayRecord, MetricRecord]:
         """Keep the server's step and the memory versions of its clients."""
         training.finished, good = True, training.good
-        ids = Counter(self.clients.ids[node] for node in good if node in self.clients.ids)
+        nodes = {reply.node for reply in good.values()}
+        ids = Counter(self.clients.ids[node] for node in nodes if node in self.clients.ids)
         shared = [f"{client}: {count} nodes" for client, count in ids.items() if count > 1]
         if training.number == 1 and shared:
             log.warning(
@@ -306,12 +354,7 @@ class RoundHooks(Options, Strategy):
                 "and they draw the same rows: %s. Give every node its own partition-id",
                 "; ".join(shared),
             )
-        for node, reply in good.items():
-            # The server may have named no memory because it did not know the client yet.
-            known = self.clients.memory_version(node).round if self.algorithm.memory else 0
-            if training.versions.get(node, known) != known:
-                good[node] = replace(reply, memory_lost=True)
-        lost = [node for node, reply in sorted(good.items()) if reply.memory_lost]
+        lost = [reply.node for _, reply in sorted(good.items()) if reply.memory_lost]
         if lost:
             log.warning(
                 "round %d: %d of %d clients had lost their memory and started again: %s",
@@ -319,7 +362,7 @@ class RoundHooks(Options, Strategy):
                 ", ".join(map(self.clients.name, lost[:5])) + ", ..." * (len(lost) > 5),
             )  # fmt: skip
         after, self.server = step.after, step.server
-        if lost and self.adds_up:
+        if (lost or training.reset) and self.adds_up:
             # c still includes the c_m that were lost, so reset all c_m, and c, to 0. The same goes
             # for FedDyn's z.
             log.warning("round %d: all clients start their control variates again", training.number)
@@ -332,6 +375,8 @@ class RoundHooks(Options, Strategy):
                 for arrays in (after, self.server)
             )
             self.clients.used, self.clients.total = {}, 0.0
+        elif self.mode.is_asynchronous:  # clients were told of their memories already
+            self.clients.total = step.total
         else:
             self.clients.use(training.number, step.weights, step.total)
         metrics = self._metrics([good[node] for node in sorted(good)], self.train_metrics_aggr_fn)
@@ -345,7 +390,7 @@ class RoundHooks(Options, Strategy):
         if not every or (server_round % every and server_round != self.last_round):
             return []
         output = ArrayRecord(dict(self.output(server_round, from_record(arrays))))
-        connected = list(grid.get_node_ids())
+        connected = [node for node in grid.get_node_ids() if node not in self.busy]
         if self.evaluate_sample is None:
             nodes = list(self.training.good if self.training else {}) or connected
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,36 +56,38 @@ class KnownClients:
 
     def sample(self, nodes: Iterable[int], count: int, seed: int, r: int) -> list[int]:
         """Sample the nodes of round r, counted from 0, as the simulator does."""
-        order = self._ordered(nodes)
+        order = self.ordered(nodes)
         if count >= len(order):
             return order
         return [order[i] for i in participants(seed, r, N=len(order), count=count)]
 
     def sample_by_key(self, nodes: Iterable[int], count: int, key: str) -> list[int]:
         """Sample some of the nodes; the key seeds the draw."""
-        order = self._ordered(nodes)
+        order = self.ordered(nodes)
         return random.Random(key).sample(order, max(0, min(count, len(order))))
 
-    def _ordered(self, nodes: Iterable[int]) -> list[int]:
+    def ordered(self, nodes: Iterable[int]) -> list[int]:
         """Sort nodes by client id; those without one come last, by node id."""
         return sorted(nodes, key=lambda n: (n not in self.ids, self.ids.get(n, n), n))
 
     def weigh(
         self, replies: Mapping[int, Reply], connected: Iterable[int], *, by_examples: bool
     ) -> tuple[dict[int, float], float]:
-        """Return the weights of some replies, by node, and the total weight of all clients.
+        """Return the weights of some replies, and the total weight of all clients.
 
         The total covers the clients of the replies, of earlier replies that were used, and of
         connected nodes. With weights by examples, a client whose number is unknown counts from its
         first reply on: until then it has c_m = 0, so c is still a mean of c_m.
         """
-        weights = {n: replies[n].weight if by_examples else 1.0 for n in sorted(replies)}
-        members = {self.key(node) for node in replies}
+        order = sorted(replies, key=lambda n: (replies[n].node, n))
+        weights = {n: replies[n].weight if by_examples else 1.0 for n in order}
+        # In asynchronous rounds a client may reply twice; its last reply counts.
+        members = {self.key(replies[n].node): weight for n, weight in weights.items()}
         absent = sum(weight for key, (_, weight) in self.used.items() if key not in members)
         idle = {self.key(node): node for node in connected}
-        new = [node for key, node in idle.items() if key not in members | self.used.keys()]
+        new = [node for key, node in idle.items() if key not in members.keys() | self.used.keys()]
         others = sum(self.examples.get(node, 0.0) if by_examples else 1.0 for node in new)
-        return weights, sum(weights.values()) + absent + others
+        return weights, sum(members.values()) + absent + others
 
     def memory_version(self, node: int) -> MemoryVersion:
         """Return the memory that a node should use."""
@@ -110,18 +112,10 @@ class KnownClients:
         new = [node for node in nodes if node not in self._asked]
         if not new:
             return
-        self._asked.update(new)
-        record = ConfigRecord({**config, EXAMPLES: examples})
-        questions = [Message(RecordDict({CONFIG: record}), node, QUESTION) for node in new]
+        questions = self.questions(new, config, examples=examples)
         replies, _ = send_and_wait(grid, questions, seconds, {})
         for node, reply in replies.items():
-            if reply.has_error():
-                continue
-            told = reply.content.config_records.get(CLIENT, ConfigRecord())
-            self.learn(node, as_client_id(told.get(CLIENT)))
-            count = told.get(WEIGHT)
-            if isinstance(count, int | float) and 0 < count <= MOST_EXAMPLES:
-                self.examples[node] = float(count)
+            self.hear(node, reply)
         silent = sum(node not in self.ids for node in new)
         if silent:
             log.warning(
@@ -140,6 +134,24 @@ class KnownClients:
                 "fedac.flower.tell_number(app, examples=...)",
                 silent, len(new),
             )  # fmt: skip
+
+    def questions(
+        self, nodes: Sequence[int], config: Mapping[str, Any], *, examples: bool
+    ) -> list[Message]:
+        """Return the messages that ask nodes for their client ids."""
+        self._asked.update(nodes)
+        record = ConfigRecord({**config, EXAMPLES: examples})
+        return [Message(RecordDict({CONFIG: record}), node, QUESTION) for node in nodes]
+
+    def hear(self, node: int, reply: Message) -> None:
+        """Learn from the reply to a question."""
+        if reply.has_error():
+            return
+        told = reply.content.config_records.get(CLIENT, ConfigRecord())
+        self.learn(node, as_client_id(told.get(CLIENT)))
+        count = told.get(WEIGHT)
+        if isinstance(count, int | float) and 0 < count <= MOST_EXAMPLES:
+            self.examples[node] = float(count)
 
     def to_json(self) -> dict[str, Any]:
         """Return the content for a checkpoint."""

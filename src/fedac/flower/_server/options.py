@@ -17,6 +17,7 @@ from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.algorithms.linear import boundary_form, linear_form
 from fedac.errors import InputError, NotAcceleratedWarning
 from fedac.federation.compression import FLOAT32, require_wire, require_wire_seed
+from fedac.federation.mode import Mode, require_oversample
 from fedac.federation.round import require_weighting
 from fedac.federation.schedule import Decay
 from fedac.flower._server.aggregate import Aggregation
@@ -64,11 +65,14 @@ class Options:
         deadline: float | str = 600.0,
         grace: float | None = None,
         retries: int = 2,
+        mode: str | Mode = "rounds",
+        concurrency: int | None = None,
+        oversample: float = 1.0,
         weighting: str = "uniform",
         aggregation: str = "mean",
         trim: float | None = None,
         clip_norm: float | None = None,
-        evaluate_every: int = 1,
+        evaluate_every: int | None = None,
         evaluate_sample: float | None = None,
         train_metrics_aggr_fn: MetricsFn | None = None,
         evaluate_metrics_aggr_fn: MetricsFn | None = None,
@@ -99,18 +103,24 @@ class Options:
         if self.seed >= 2**63:
             raise InputError(f"seed must be at most 2^63 - 1, got {seed}")
 
+        self.mode = Mode.parse(mode)
         self.min_nodes = require_count("min_nodes", min_nodes)
         everybody = isinstance(sample, float) and sample == 1
         self.sample = None if everybody else require_sample("sample", sample)
         self.algorithm.require_all(some=self.sample is not None)
         self.quorum = None if quorum is None else require_count("quorum", quorum)
+        self.deadline = Deadline(deadline)
+        self.grace = None if grace is None else require_positive("grace", grace)
+        self.retries = require_count("retries", retries, least=0)
+        self.oversample = oversample
+        self.concurrency = (
+            None if concurrency is None else require_count("concurrency", concurrency)
+        )
+        self._check_mode()
         asked = min(sample_size(self.sample, self.min_nodes), self.min_nodes)
         if self.quorum_of(asked) > asked:
             problem = f"quorum={self.quorum}, but a round may ask only {asked} nodes"
             raise InputError(f"{problem}; give a larger min_nodes (and sample)")
-        self.deadline = Deadline(deadline)
-        self.grace = None if grace is None else require_positive("grace", grace)
-        self.retries = require_count("retries", retries, least=0)
 
         self.weighting = require_weighting(weighting)
         self.aggregation = Aggregation(rule=aggregation, trim=trim, clip_norm=clip_norm)
@@ -132,6 +142,13 @@ class Options:
                 "can make as large as it likes; use aggregation='mean', or 'fedavg' or 'fedac-i'"
             )
         self.aggregation.require_quorum(self.quorum_of(asked))
+        if evaluate_every and self.mode.is_asynchronous:
+            raise InputError(
+                f"evaluate_every={evaluate_every}, but in mode='{self.mode}' clients are at work "
+                "when the server steps; evaluate on the server, with evaluate_fn of start"
+            )
+        if evaluate_every is None:
+            evaluate_every = 0 if self.mode.is_asynchronous else 1
         self.evaluate_every = require_count("evaluate_every", evaluate_every, least=0)
         self.evaluate_sample = require_sample("evaluate_sample", evaluate_sample)
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
@@ -156,8 +173,45 @@ class Options:
             log.warning("%s", text)  # `flwr run` shows nothing but the log
             warnings.warn(text, NotAcceleratedWarning, stacklevel=2)
 
+    def _check_mode(self) -> None:
+        """Reject a mode that the algorithm or another option does not go with."""
+        mode = self.mode
+        mode.require_method(self.algorithm)
+        require_oversample(self.oversample, [mode])
+        if mode.kind == "until":
+            raise InputError(
+                f"mode='{mode}' is for the simulator: in Flower clients take their local_steps; "
+                "use 'deadline(30s)', or end your own training loop by the clock"
+            )
+        if mode.kind != "rounds" and self.grace is not None:
+            raise InputError(f"grace is for mode='rounds': mode='{mode}' does not wait for it")
+        if not mode.is_asynchronous:
+            if self.concurrency is not None:
+                raise InputError("concurrency is for mode='buffer(10)'; rounds have sample")
+            return
+        for name, instead in (
+            ("sample", "concurrency, the number of nodes at work"),
+            ("quorum", "the number in mode: the server steps when it has so many good replies"),
+        ):
+            if getattr(self, name) is not None:
+                raise InputError(f"{name} is for rounds; mode='{mode}' has {instead}")
+        if isinstance(self.deadline.given, str):
+            raise InputError(
+                f"mode='{mode}' needs a deadline in seconds: 'adaptive' follows the slowest reply "
+                "of a round"
+            )
+        if self.concurrency is not None and self.concurrency > self.min_nodes:
+            raise InputError(
+                f"concurrency={self.concurrency}, but the run may start with {self.min_nodes} "
+                f"nodes; use min_nodes={self.concurrency} or more"
+            )
+        option = "min_nodes" if self.concurrency is None else "concurrency"
+        mode.require_places(self.concurrency or self.min_nodes, option=option)
+
     def quorum_of(self, asked: int) -> int:
         """Return how many good replies a round needs if it asks `asked` nodes."""
+        if self.mode.is_asynchronous:
+            return int(self.mode.number)
         if self.quorum is not None:
             return self.quorum
         expected = min(sample_size(self.sample, self.min_nodes), self.min_nodes)
@@ -180,6 +234,9 @@ class Options:
                 name: getattr(self, name)
                 for name in ("local_steps", "seed", "sample", "weighting", "wire", "wire_seed")
             },
+            "mode": str(self.mode),
+            "concurrency": self.concurrency,
+            "oversample": self.oversample,
         }
 
 

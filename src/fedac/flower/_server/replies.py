@@ -22,16 +22,18 @@ SIGNATURE = re.compile(r"client (\d{1,20}): (.*)")
 Reader = Callable[[Mapping[str, Array], NamedArrays], dict[str, NDArray]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Reply:
     """A reply that can be used."""
 
+    node: int
     weight: float  # its "num-examples"
     metrics: Mapping[str, float]  # the other metrics
     arrays: NamedArrays
     steps: float = 0.0  # its local steps, if the algorithm asks for them
     client: str | None = None  # the client id, if it is in the reply
     memory_lost: bool = False  # the client started its memory again
+    staleness: int = 0  # steps of the server while the client worked
     records: RecordDict = field(default_factory=RecordDict)  # the reply without its arrays
 
 
@@ -101,7 +103,11 @@ def check_reply(
         )
     others = {k: v for k, v in content.items() if k not in content.array_records}
     client, lost = as_client_id(told.get(CLIENT)), memory.get("lost") is True
-    return Reply(weight, metrics, arrays, steps, client, lost, RecordDict(others))
+    node = message.metadata.src_node_id
+    return Reply(
+        node=node, weight=weight, metrics=metrics, arrays=arrays, steps=steps, client=client,
+        memory_lost=lost, records=RecordDict(others),
+    )  # fmt: skip
 
 
 def as_client_id(given: object) -> str | None:

@@ -34,6 +34,7 @@ class RoundSummary:
     good: int = 0  # replies that were used
     bad: int = 0  # replies that were dropped
     lost: int = 0  # replies that did not arrive in time
+    staleness: float = 0.0  # steps that the server took while clients worked, on average
     memory_lost: int = 0  # used replies of clients that had lost their memory and started again
     bytes_down: int = 0  # arrays sent to clients, evaluation included
     bytes_up: int = 0  # arrays received from them

@@ -7,9 +7,9 @@ hooks (`fedac.flower._server.hooks`), so that a subclass or a wrapper may overri
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -24,7 +24,7 @@ from fedac.flower._server.known_clients import KnownClients
 from fedac.flower._server.options import require_callables
 from fedac.flower._server.privacy import Wrappers
 from fedac.flower._server.result import SERVER, TRAIN, FederationResult, QuorumError, RoundSummary
-from fedac.flower._server.waiting import send_and_wait
+from fedac.flower._server.waiting import clock_of, poll, pull_ready, send_and_wait
 from fedac.paths import require_writable
 from fedac.validate import require_count, require_positive
 
@@ -64,6 +64,9 @@ class FederationRun:
         self.result = FederationResult()
         # The sequences after the last finished round, and its number.
         self._arrays, self._finished = ArrayRecord(), 0
+        # Of mode="deadline(30s)": messages of earlier rounds whose clients still work, and nodes.
+        self._late: dict[str, int] = {}
+        self.clock = clock_of(self.grid)
 
     def start(self, initial_arrays: ArrayRecord) -> FederationResult:
         """Make the remaining rounds and return the result."""
@@ -95,6 +98,7 @@ class FederationRun:
         source = path if resume else strategy.resume_from
         strategy.training, strategy.last_round = None, self.num_rounds
         strategy.clients, strategy.initial_arrays = KnownClients(), initial_arrays
+        strategy.busy = ()
         arrays, strategy.server = initial_state(strategy.algorithm, initial_arrays)
         if source is not None:
             found = Checkpoint.load(source)
@@ -109,6 +113,7 @@ class FederationRun:
             self.result.history, self._finished = found.history, found.round
             self.result.restore_metrics()
             self.wrappers.restore(found.norms)
+            self._restore(found)
             log.info("resuming after round %d of '%s'", found.round, source)
         self._arrays = to_record(arrays)
         if path is not None:
@@ -116,16 +121,19 @@ class FederationRun:
             if path.exists() and not (source and source.resolve() == path.resolve()):
                 log.warning("overwriting '%s'", path)
 
+    def _restore(self, found: Checkpoint) -> None:
+        """Restore what other modes keep in a checkpoint."""
+
     def _round(self, server_round: int) -> None:
         """Train, evaluate, save."""
-        began = time.monotonic()
+        began = self.clock.monotonic()
         row = RoundSummary(round=server_round)
         arrays = self._train(row)
         try:
             self._evaluate(row, arrays)
             self._evaluate_on_server(row, arrays)
         finally:  # keep what was trained even if an evaluation fails
-            row.seconds = time.monotonic() - began
+            row.seconds = self.clock.monotonic() - began
             self._save(row, arrays)
         log.info(
             "round %d/%d: %d good, %d bad, %d lost, %.2f s%s",
@@ -141,6 +149,8 @@ class FederationRun:
         unanswered: dict[str, int] = {}
         for attempt in range(1, strategy.retries + 2):
             row.attempts = attempt
+            if strategy.mode.kind == "deadline":
+                self._find_busy(unanswered)
             # Configure.
             config = self.train_config or ConfigRecord()
             messages = list(self.hooks.configure_train(number, arrays, config, self.grid))
@@ -148,13 +158,15 @@ class FederationRun:
             if training is None or training.number != number:  # a subclass replaced the hook
                 training = strategy.begin_round(number, arrays)
             if attempt == 1:
-                training.quorum = strategy.quorum_of(len(messages))
+                asked = len(messages) if training.wanted is None else training.wanted
+                training.quorum = strategy.quorum_of(min(asked, len(messages)))
             # Wait. A late reply to an earlier attempt counts as well.
             good, quorum = training.good, training.quorum
             unanswered = {m: node for m, node in unanswered.items() if node not in good}
             replies, slowest = self._exchange(
-                row, messages, "training", unanswered, enough=quorum - len(good)
-            )
+                row, messages, "training", unanswered, enough=quorum - len(good),
+                wanted=training.wanted,
+            )  # fmt: skip
             # Check the replies, take their mean, serve.
             if self.hooks is not strategy:  # a wrapper may fail on a bad reply, or on none
                 replies = strategy.without_bad(replies, self.wrappers)
@@ -170,6 +182,8 @@ class FederationRun:
             row.memory_lost = sum(reply.memory_lost for reply in good.values())
             if after is not None:
                 strategy.deadline.saw(slowest)
+                if strategy.mode.kind == "deadline":
+                    self._find_busy({}, unanswered)
                 if metrics is not None:
                     self.result.add_metrics(row, metrics, TRAIN)
                 return after
@@ -181,6 +195,21 @@ class FederationRun:
         reasons = {drop.node: drop.reason for drop in drops if drop.node not in good}
         names = {node: strategy.clients.name(node) for node in reasons}
         raise QuorumError(row, quorum, reasons, names)
+
+    def _find_busy(self, unanswered: dict[str, int], late: Mapping[str, int] | None = None) -> None:
+        """Throw late replies away, and find the nodes that still work: they must not be asked.
+
+        If all nodes do, wait for one. `unanswered` messages belong to the round in progress.
+        """
+        strategy, self._late = self.strategy, {**self._late, **(late or {})}
+
+        def found() -> bool:
+            for reply in pull_ready(self.grid, self._late) if self._late else ():
+                self._late.pop(reply.metadata.reply_to_message_id, None)
+            strategy.busy = {*self._late.values(), *unanswered.values()}
+            return bool(unanswered) or any(n not in strategy.busy for n in self.grid.get_node_ids())
+
+        poll(self.grid, found, strategy.deadline.seconds)
 
     def _evaluate(self, row: RoundSummary, arrays: ArrayRecord) -> None:
         """Evaluate the output on the clients, if the strategy wants to."""
@@ -204,18 +233,24 @@ class FederationRun:
         unanswered: dict[str, int],
         *,
         enough: int,
+        wanted: int | None = None,
     ) -> tuple[list[Message], float]:
         """Send messages; return the replies in time, and the seconds until the last of them."""
         strategy = self.strategy
-        seconds = min(strategy.deadline.seconds, self.timeout or float("inf"))
+        bounded = during == "training" and strategy.mode.kind == "deadline"
+        seconds = strategy.mode.number if bounded else strategy.deadline.seconds
+        seconds = min(seconds, self.timeout or float("inf"))
         replies, slowest = send_and_wait(
-            self.grid, messages, seconds, unanswered, grace=strategy.grace, enough=enough
-        )
+            self.grid, messages, seconds, unanswered, grace=strategy.grace, enough=enough,
+            wanted=wanted,
+        )  # fmt: skip
         row.bytes_down += count_bytes(messages)
         row.bytes_up += count_bytes(replies.values())
         asked = {message.metadata.dst_node_id for message in messages}
         silent = sorted(asked - set(replies))
-        strategy.drop(row.round, dict.fromkeys(silent, "no reply in time"), during=during)
+        full = wanted is not None and sum(not r.has_error() for r in replies.values()) >= wanted
+        reason = f"not among the first {wanted} to reply" if full else "no reply in time"
+        strategy.drop(row.round, dict.fromkeys(silent, reason), during=during)
         if during == "training":
             row.lost += len(silent)
         return list(replies.values()), slowest
@@ -233,23 +268,32 @@ class FederationRun:
 
     def _save(self, row: RoundSummary, arrays: ArrayRecord) -> None:
         """Append a finished round to the history, and write the checkpoint if there is one."""
-        strategy = self.strategy
         self.result.history.rounds.append(row)
         self._arrays, self._finished = arrays, row.round
+        self._write_checkpoint()
+
+    def _buffered(self) -> dict[str, Any]:
+        """Return the fields of a checkpoint that only asynchronous rounds have."""
+        return {}
+
+    def _write_checkpoint(self) -> None:
+        """Write the checkpoint, if there is one."""
+        strategy, arrays = self.strategy, self._arrays
         if strategy.checkpoint is None:
             return
         rule = describe_rule(strategy.algorithm, strategy.hp)
         settings = rule.pop("hyperparameters") | rule | strategy.settings()
         checkpoint = Checkpoint(
-            round=row.round,
+            round=self._finished,
             arrays=from_record(arrays),
             settings=settings | {"wrapper": self.wrappers.names},
             history=self.result.history,
             server=strategy.server,
             clients=strategy.clients.to_json(),
             norms=self.wrappers.norms,
+            **self._buffered(),
         )
         try:
             checkpoint.save(strategy.checkpoint)
         except OSError as error:  # a full disk should not end the run
-            log.error("round %d: %s; continuing", row.round, error)
+            log.error("round %d: %s; continuing", self._finished, error)

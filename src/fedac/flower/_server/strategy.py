@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedac.federation.schedule import Decay
+from fedac.flower._server.asynchronous import AsynchronousRun
 from fedac.flower._server.hooks import RoundHooks
 from fedac.flower._server.result import FederationResult
 from fedac.flower._server.round import EvaluateFn, FederationRun, OnRound
@@ -49,13 +50,22 @@ class LocalStrategy(RoundHooks):
         Seconds to wait for more replies after the quorum. Default: until the deadline.
     retries : int
         Extra attempts of a round below the quorum, before `QuorumError`. They ask new nodes first.
+    mode : str
+        "rounds"; "deadline(30s)", rounds that end when the wanted number (`sample`) has replied or
+        after this time, and throw later replies away; or "buffer(10)", asynchronous rounds: nodes
+        get new work as soon as they reply, and the server steps after every 10 good replies, in
+        which moves count less the more steps the server has taken meanwhile.
+    concurrency : int, optional
+        Nodes at work at any time in asynchronous rounds. Default: all.
+    oversample : float
+        With a deadline: nodes to ask, relative to those wanted.
     weighting : "uniform" or "examples"
         "uniform" weights all clients equally, "examples" by their "num-examples".
     aggregation : "mean" or "median" or "trimmed-mean" or "clipped-mean"
         See `Aggregation` for the robust rules and for `trim` and `clip_norm`.
-    evaluate_every : int
+    evaluate_every : int, optional
         Rounds between evaluations of the output on the clients. The last round is always
-        evaluated, unless this is 0.
+        evaluated, unless this is 0. Default: 1; in asynchronous rounds always 0.
     evaluate_sample : int or float, optional
         Number of nodes that evaluate, or a share of the connected ones. Default: the nodes that
         have just trained.
@@ -95,12 +105,13 @@ class LocalStrategy(RoundHooks):
         names |= {"only broadcast": algorithm.broadcast_only}
         names |= {"client memory": algorithm.memory, "server state": algorithm.server}
         log.info(
-            "%s: %s%s, %d local steps, quorum %d of %d, deadline %s, %s weights, %s, replies in %s",
+            "%s: %s%s, %s, %d local steps, quorum %d of %d, deadline %s, %s weights, %s, "
+            "replies in %s",
             algorithm.label,
             " ".join(f"{name}={value:g}" for name, value in asdict(self.hp).items()),
             f" (decay by {self.eta.by})" if isinstance(self.eta, Decay) else "",
-            self.local_steps, self.quorum_of(self.min_nodes), self.min_nodes, self.deadline,
-            self.weighting, self.aggregation.rule, self.wire,
+            self.mode, self.local_steps, self.quorum_of(self.min_nodes), self.min_nodes,
+            self.deadline, self.weighting, self.aggregation.rule, self.wire,
         )  # fmt: skip
         log.info("%s", "; ".join(f"{k}: {', '.join(v)}" for k, v in names.items() if v))
 
@@ -126,7 +137,8 @@ class LocalStrategy(RoundHooks):
         initial_arrays : ArrayRecord
             The initial model, all floating-point. For PyTorch use `torch_arrays`.
         num_rounds : int
-            Rounds of the whole run. A resumed run makes only the remaining ones.
+            Rounds of the whole run, or steps of the server in asynchronous rounds. A resumed run
+            makes only the remaining ones.
         timeout : float, optional
             A shorter deadline for this run.
         train_config, evaluate_config : ConfigRecord, optional
@@ -146,7 +158,8 @@ class LocalStrategy(RoundHooks):
             If a round has too few good replies after all retries. Its `result` holds the earlier
             rounds.
         """
-        run = FederationRun(
+        kind = AsynchronousRun if self.mode.is_asynchronous else FederationRun
+        run = kind(
             self,
             grid,
             num_rounds,

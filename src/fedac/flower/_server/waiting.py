@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -62,8 +63,28 @@ class Deadline:
 
 def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> list[int]:
     """Return the connected nodes, as soon as there are `wanted` or the time is up."""
-    _poll(lambda: len(list(grid.get_node_ids())) >= wanted, seconds)
+    poll(grid, lambda: len(list(grid.get_node_ids())) >= wanted, seconds)
     return sorted(grid.get_node_ids())
+
+
+def clock_of(grid: Grid) -> Any:
+    """Return the clock of a grid in virtual time, or Python's; both have monotonic and sleep."""
+    return getattr(grid, "clock", time)
+
+
+def post(grid: Grid, messages: Sequence[Message]) -> dict[str, int]:
+    """Send messages; return the nodes of those that were accepted, by message id."""
+    accepted = set(grid.push_messages(messages)) if messages else set()
+    if not any(accepted):  # too large for one request: send them one by one
+        accepted = {name for message in messages for name in grid.push_messages([message])}
+    sent = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
+    return {name: node for name, node in sent.items() if name in accepted}
+
+
+def pull_ready(grid: Grid, names: Iterable[str]) -> list[Message]:
+    """Return the replies that are there, without waiting for others."""
+    pull = getattr(grid, "pull_ready", grid.pull_messages)
+    return list(pull(list(names)))
 
 
 def send_and_wait(
@@ -74,55 +95,59 @@ def send_and_wait(
     *,
     grace: float | None = None,
     enough: int = 0,
+    wanted: int | None = None,
 ) -> tuple[dict[int, Message], float]:
     """Send at most one message per node and return the replies that came in time.
 
     They are by node, with the seconds until the last of them. After `enough` replies that are not
-    errors, wait `grace` more seconds. `unanswered` maps earlier messages to their nodes and is
-    updated. A late reply to one of them counts; a late error (the message has expired, for example)
-    does not, as the new reply may still come.
+    errors, wait `grace` more seconds; after the `wanted` number, stop and throw the others away.
+    `unanswered` maps earlier messages to their nodes and is updated. A late reply to one of them
+    counts; a late error (the message has expired, for example) does not, as the new reply may still
+    come.
     """
-    accepted = set(grid.push_messages(messages)) if messages else set()
-    if not any(accepted):  # too large for one request: send them one by one
-        accepted = {name for message in messages for name in grid.push_messages([message])}
-    began = time.monotonic()  # the deadline starts now, too: sending may take long
-    sent = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
-    sent = {name: node for name, node in sent.items() if name in accepted}
+    clock = clock_of(grid)
+    sent = post(grid, messages)
+    began = clock.monotonic()  # the deadline starts now, too: sending may take long
     unanswered |= sent
+    # With a wanted number, busy nodes are not asked again: wait for them if there are no others.
+    awaited = {*(unanswered if wanted is not None and not sent else sent).values()}
     replies: dict[int, Message] = {}
     slowest = 0.0
     until: float | None = None  # when the grace period ends
+    good = 0
 
     def complete() -> bool:
-        nonlocal until, slowest
+        nonlocal until, slowest, good
         for reply in grid.pull_messages(list(unanswered)) if unanswered else ():
             name = reply.metadata.reply_to_message_id
             node = unanswered.pop(name, None)
-            if node is None or (name not in sent and reply.has_error()):
+            if node is None or (name not in sent and reply.has_error()) or good == wanted:
                 continue
             # An error may come from the SuperLink; name the node instead.
             reply.metadata.__dict__["_src_node_id"] = node
             replies.setdefault(node, reply)
-            slowest = time.monotonic() - began
-        if all(node in replies for node in sent.values()):
+            good = sum(not reply.has_error() for reply in replies.values())
+            slowest = clock.monotonic() - began
+        if good == wanted or awaited <= replies.keys():
             return True
         if grace is None:
             return False
-        if sum(not reply.has_error() for reply in replies.values()) >= enough:
-            until = until or time.monotonic() + grace
-        return until is not None and time.monotonic() >= until
+        if good >= enough:
+            until = until or clock.monotonic() + grace
+        return until is not None and clock.monotonic() >= until
 
-    _poll(complete, seconds)
+    poll(grid, complete, seconds)
     return replies, slowest
 
 
-def _poll(done: Callable[[], bool], seconds: float) -> None:
+def poll(grid: Grid, done: Callable[[], bool], seconds: float) -> None:
     """Call `done` at growing intervals, until it returns True or the time is up."""
-    until = time.monotonic() + seconds
+    clock = clock_of(grid)
+    until = clock.monotonic() + seconds
     pause = FIRST_PAUSE
     while not done():
-        left = until - time.monotonic()
+        left = until - clock.monotonic()
         if left <= 0:
             return
-        time.sleep(min(pause, left))
+        clock.sleep(min(pause, left))
         pause = min(pause * 1.5, LONGEST_PAUSE)
