@@ -311,7 +311,7 @@ OBJECTIVES = {
 COMPOSITIONS = (
     "fedavg", "fedac-i", "fedac-ii", "mb-sgd", "mb-ac-sgd", "scaffold", "fedavg+nesterov(0.7,0.9)",
     "fedac-i+cv", "fedac-i+cv+nesterov(1,0.3)", "mimelite(0.9)", "fedexp", "fedcm(0.3)", "fednova",
-    "fedprox(0.1)", "fedac-ii+fedexp", "diloco",
+    "fedprox(0.1)", "fedac-ii+exp", "diloco",
 )  # fmt: skip
 ALL_MODES = (
     {"mode": "deadline(6s)", "oversample": 1.5, "participation": 4},

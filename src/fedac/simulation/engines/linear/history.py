@@ -93,10 +93,10 @@ class Broadcasts:
 
     def weighted(self, weights: Array, rows: RowNumbers) -> Array:
         """Return the weighted sum of the bases of some versions, shape (d, T, lanes)."""
-        by_row = np.bincount(rows, weights)
-        used = np.flatnonzero(by_row)
-        total: Array = np.tensordot(by_row[used], self.bases[used], 1)
-        return total[..., : len(self.indices)]
+        by_row = np.bincount(rows, weights).astype(self.bases.dtype)
+        # A matrix product would use threads, and their number would change the last digits.
+        total: Array = np.einsum("r,rdtv->dtv", by_row, self.bases[: len(by_row)])
+        return total[..., : len(self.indices)].astype(np.float64)
 
     def keep(self, indices: list[int]) -> None:
         """Remove all lanes but the given ones."""

@@ -457,10 +457,12 @@ def run_workers(lanes, sequences, rows, this_round, scratch, total, first_strand
     by_row = collect == BY_ROW
     strands = len(row_steps) if by_row else len(total)
     numbers, firsts, gap = draws.numbers, draws.firsts, np.uint64(draws.gap)
-    W, size = np.uint64(len(sequences)), np.uint64(Y.size)
+    W, size, last = np.uint64(len(sequences)), np.uint64(Y.size), draws.taking_part - 1
+    # Where the next worker's start is.
+    coming = one_of(versions, min(first_strand * draws.taking_part // strands, last), 0) * size
     if not by_row:
         for at in range(np.uint64(0), size, W):
-            store(Y, at, load(sequences, start, at))
+            store(Y, at, load(sequences, start, coming + at))
     for strand in range(first_strand, last_strand):
         strand_total = total[min(strand, len(total) - 1)]
         strand_steps = row_steps[strand] if by_row else row_steps[0]
@@ -472,12 +474,9 @@ def run_workers(lanes, sequences, rows, this_round, scratch, total, first_strand
             first_step, number = one_of(firsts, place, draws.t), one_of(numbers, place, draws.r)
             drawn_rows = draw_rows(drawn, draws, m, gap, first_step, number)
             weight = splat(sequences, rows_of(draws, m)[1] if draws.weighted else 1)
-            received = np.uint64(0)  # where its start is
-            if versions.size:
-                received = np.uint64(versions[place]) * size
+            received, coming = coming, one_of(versions, min(place + 1, last), 0) * size
+            if scales.size:
                 weight = weight * splat(sequences, scales[place])
-                for at in range(np.uint64(0), size, W):
-                    store(Y, at, load(sequences, start, received + at))
             take_steps(
                 lanes, sequences, rows, this_round, scratch, weight, gap, drawn_rows, strand_steps
             )
@@ -487,7 +486,7 @@ def run_workers(lanes, sequences, rows, this_round, scratch, total, first_strand
                 continue
             waiting += 1
             if collect == SWEEP:
-                sweep_up(sequences, start, base, received, Y, weight, sums)
+                sweep_up(sequences, start, base, received, coming, Y, weight, sums)
             elif collect == TOUCHED:
                 for k in range(drawn_rows):
                     collect_row(sequences, loss, data, drawn[k], start, Y, weight, sums)
@@ -570,13 +569,16 @@ def add_rows(sequences, loss, data, steps, total, first_strand, last_strand):
 
 
 @helper
-def sweep_up(sequences, start, base, received, Y, weight, sums):
-    """Add a worker's weighted move to the sums, over all coordinates, and reset the worker."""
+def sweep_up(sequences, start, base, received, coming, Y, weight, sums):
+    """Add a worker's weighted move to the sums, over all coordinates, and set Y for the next one.
+
+    In `start` and `base`, its own numbers begin at `received`, and the next one's at `coming`.
+    """
     W = np.uint64(len(sequences))
     for place in range(np.uint64(0), np.uint64(Y.size), W):
         moved = load(sequences, Y, place) - load(sequences, base, received + place)
         store(sums, place, multiply_add(weight, moved, load(sequences, sums, place)))
-        store(Y, place, load(sequences, start, place))
+        store(Y, place, load(sequences, start, coming + place))
 
 
 @helper
