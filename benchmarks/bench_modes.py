@@ -21,10 +21,10 @@ from fedac.errors import NotAcceleratedWarning, StepSizeWarning
 from fedac.objectives import LogisticRegression
 
 ETAS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-AT_WORK, K = 100, 16
+CLIENTS, AT_WORK, K = 200, 100, 16
 BUFFERS = (1, 2, 5, 10, 20, 50)
 METHODS = ("fedavg", "fedac-i", "scaffold")
-MESSAGES = 5_000  # of a measured run
+MESSAGES = 20_000  # of a measured run
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     warnings.simplefilter("ignore", StepSizeWarning)
     warnings.simplefilter("ignore", NotAcceleratedWarning)
     data = load("a9a")
-    F, clients = LogisticRegression(data.X, data.y, l2=1e-3), split(data.y, 200, seed=1)
+    F, clients = LogisticRegression(data.X, data.y, l2=1e-3), split(data.y, CLIENTS, seed=1)
     link = Link(gradient=0.01, speeds="lognormal(1)")
     rows = []
     for method in given.methods:
@@ -48,7 +48,7 @@ def main() -> None:
             )  # fmt: skip
 
             def rounds(count: int, Z: int = Z, run: partial = run) -> float:
-                return run(participation=Z, rounds=count).seconds / count
+                return run(participation=Z / CLIENTS, rounds=count).seconds / count
 
             def asynchronous(count: int, Z: int = Z, run: partial = run) -> float:
                 mode = f"buffer({Z})"

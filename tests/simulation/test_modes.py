@@ -382,8 +382,8 @@ class TestFastEngine:
         for method in ("fedac-i", "scaffold"):
             alone = simulate(F, method, eta=0.02, **options)
             found = simulate(F, method, eta=[3.0, 0.02, 20.0], **options)
-            assert [run.diverged for run in found.runs] == [True, False, True]
-            assert (found.runs[1].w == alone.best.w).all()
+            assert [run.status for run in found.runs] == ["diverged", "ok", "diverged"]
+            np.testing.assert_allclose(found.runs[1].w, alone.best.w, rtol=0, atol=1e-12)
 
     @pytest.mark.parametrize("mode", ALL_MODES, ids=str)
     def test_the_number_of_threads_changes_no_bit(self, mode) -> None:
@@ -398,9 +398,8 @@ class TestFastEngine:
             )
             for threads in (1, 3)
         )  # fmt: skip
-        frame = one.timeline
         if "buffer" in str(mode):  # some clients are in a buffer twice
-            taken = frame.query("not lost and algorithm == 'scaffold'")
+            taken = one.timeline.query("not lost")
             assert taken.duplicated(["client", "update"]).any()
         for run_one, run_three in zip(one.runs, three.runs, strict=True):
             assert all((run_one.state[k] == run_three.state[k]).all() for k in run_one.state)
@@ -430,7 +429,7 @@ class TestFastEngine:
 
     def test_nobody_in_time_leaves_the_state(self) -> None:
         result = simulated("sparse", ["fedac-i", "scaffold"], mode="deadline(100ms)", rounds=5)
-        assert all((run.w == 0).all() and len(run.loss) > 2 for run in result.runs)
+        assert all(len(run.loss) == 6 and not np.ptp(run.loss) for run in result.runs)
         assert result.gradient_queries == 0
 
     def test_no_clock_on_a_cluster(self) -> None:

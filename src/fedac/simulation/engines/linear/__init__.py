@@ -54,6 +54,13 @@ state, a combination of the broadcast and its memory, and its message is a combi
 (`client_rounds`; the kernel is `kernels/client_rounds.run_clients`). The server's rule is called
 once a round, by the algorithm, on the exact states of all lanes (`rounds.LaneGroup`).
 
+**Timelines.** With deadlines and absent clients, the members of a round come from the timeline, and
+all else stays as it is. In asynchronous rounds they started from different versions. The versions
+that clients still work from are rows of one array (`history`), and the kernels get, for every
+member, its row, its own numbers of random draws, and how much its move counts. Lanes of plain
+methods sum up moves as in rounds (`history.StaleRounds`), all others take the way of clients with
+memory. A client may be in a server step twice: its works are neighbours in one strand.
+
 **The kernel** is `kernels/steps.run_workers`; `kernels/interface` has its arguments. For every
 worker of its strands `draw_rows` lists the rows it draws (by `fedac.federation.sampling`, a pure
 function of seed, worker and step). Then, for each step: the margin of the row, the derivative of

@@ -8,6 +8,7 @@ numbers instead of long vectors.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ class DenseWorkers(StreamedWorkers):
         in_block = min(draws.gap * draws.batch, max(BLOCK, draws.batch))
         memory = np.empty((at_once * in_block, self.rows.data[0].shape[1]), dtype)
         for strand in range(first, last):
-            begin, end = (first_place(draws, one, strands) for one in (strand, strand + 1))
+            begin, end = map(partial(first_place, draws, strands=strands), (strand, strand + 1))
             for place in range(begin, end, at_once):
                 until = min(place + at_once, end)
                 some = weights[place:until, None, None]

@@ -256,7 +256,7 @@ class StreamedWorkers:
         strands = min(
             STRANDS,
             max(FEWEST_STRANDS, TOTALS_BYTES // (8 * size)),
-            -(-context.problem.most_members // steps.WORKERS_PER_SUM),
+            max(1, -(-context.problem.most_members // steps.WORKERS_PER_SUM)),
         )
         self.start = aligned((self.dim * S * V,), dtype)
         self.total = aligned((strands, size), np.float64)
