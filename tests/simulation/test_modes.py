@@ -434,8 +434,8 @@ class TestFastEngine:
 
     def test_no_clock_on_a_cluster(self) -> None:
         pytest.importorskip("ray")
-        with pytest.raises(InputError, match="has no clock: omit link, mode"):
-            simulated("sparse", "fedavg", on="ray")
+        with pytest.raises(InputError, match="has no clock: omit mode"):
+            simulated("sparse", "fedavg", on="ray", mode="deadline(6s)")
 
     @pytest.mark.slow
     @settings(max_examples=60, deadline=None, derandomize=True)

@@ -48,7 +48,7 @@ from fedac.simulation.problem import Problem, Snapshot
 def refuse(problem: Problem) -> str | None:
     """Reject all but linear models and algorithms that are linear in state and gradient."""
     if problem.on and problem.timeline is not None:
-        return f"on='{problem.on}' has no clock: omit link, mode, availability and oversample"
+        return f"on='{problem.on}' has no clock: omit mode, availability and oversample"
     try:
         split(problem.objective)
         for lane in problem.lanes:
