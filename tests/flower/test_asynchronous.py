@@ -411,7 +411,7 @@ def test_in_real_time_a_slow_process_holds_up_nobody() -> None:
         ({"mode": "buffer(3)", "grace": 3.0}, "grace is for mode='rounds'"),
         ({"mode": "deadline(3s)", "grace": 3.0}, "grace is for mode='rounds'"),
         ({"mode": "buffer(3)", "deadline": "adaptive"}, "needs a deadline in seconds"),
-        ({"mode": "buffer(3)", "oversample": 1.5}, "oversample is for mode='deadline"),
+        ({"mode": "buffer(3)", "oversample": 1.5}, "oversample needs mode deadline"),
         ({"mode": "deadline(3s)", "oversample": 0.5}, "at least 1"),
         ({"mode": "buffer(3)", "evaluate_every": 2}, "evaluate on the server, with evaluate_fn"),
         ({"mode": "buffer(3)", "algorithm": "feddyn(0.1)"}, "stale moves count less"),

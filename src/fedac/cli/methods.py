@@ -17,7 +17,6 @@ from fedac.algorithms.catalog import (
     WELL_KNOWN,
     Piece,
 )
-from fedac.algorithms.linear import is_linear
 from fedac.algorithms.parsing import find_algorithm, pieces_of, signature
 from fedac.cli import options
 from fedac.validate import parse_piece
@@ -131,6 +130,8 @@ def _describe(method: Algorithm) -> dict[str, Any]:
 
 def _runtimes(method: Algorithm) -> list[str]:
     """Return where a method runs; only linear rules are more than functions to a runtime."""
+    from fedac.algorithms.linear import is_linear  # which needs NumPy
+
     if not is_linear(method):
         return ["simulator: reference and network engines"]
     engines = "simulator: fast, network and reference engines"

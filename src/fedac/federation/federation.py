@@ -30,6 +30,11 @@ class Update(NamedTuple):
     draws: Span  # whose rows and random numbers each draws; of numbers, or arrays of them
 
     @property
+    def taking_part(self) -> int:
+        """The number of messages."""
+        return len(self.members)
+
+    @property
     def staleness(self) -> RowNumbers:
         """How many steps the server has taken since each client started."""
         return self.span.number - self.versions
@@ -59,6 +64,24 @@ class Update(NamedTuple):
         keys = np.stack([again, self.versions if by_version else 0 * again], axis=1)
         for key in np.unique(keys, axis=0):
             yield np.flatnonzero((keys == key).all(axis=1))
+
+
+class Round:
+    """A round of all its participants; of millions, arrays are made only where they are needed."""
+
+    def __init__(self, federation: Federation, span: Span) -> None:
+        self._federation, self.span, self.draws = federation, span, span
+        self.taking_part = federation.taking_part
+
+    @cached_property
+    def members(self) -> RowNumbers:
+        """The participants, in ascending order."""
+        return self._federation.members(self.span.number)
+
+    @cached_property
+    def steps(self) -> RowNumbers:
+        """The local steps of each."""
+        return self._federation.steps(self.members, self.span)
 
 
 @dataclass(frozen=True, kw_only=True)

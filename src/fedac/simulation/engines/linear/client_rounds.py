@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from fedac.errors import InputError
 from fedac.federation.compression import FLOAT32, WIRES
-from fedac.federation.federation import Update
+from fedac.federation.federation import Round, Update
 from fedac.simulation.engines.linear.coefficients import (
     Affine,
     ClientForm,
@@ -90,7 +90,9 @@ class ClientRounds(LocalRounds):
         """Return the affine forms of some lanes, padded for the kernels."""
         return [self._form(lane, gap).steps for lane in self.group.lanes[where]]
 
-    def round(self, draws: Draws, update: Update, minibatch: MinibatchRounds | None) -> None:
+    def round(
+        self, draws: Draws, update: Update | Round, minibatch: MinibatchRounds | None
+    ) -> None:
         """Advance every lane by one round: its state becomes the mean message."""
         group, alive = self.group, set(self.group.indices)
         group.spread = np.zeros(len(group.lanes))
@@ -106,6 +108,7 @@ class ClientRounds(LocalRounds):
             if last > first and self._synchronous:
                 self._run_clients(slice(first, last), draws, memory)
             elif last > first:
+                assert isinstance(update, Update)  # of a timeline
                 self._run_stale_clients(slice(first, last), draws, update, chunk)
             first = last
         if gradients is not None:
@@ -165,11 +168,12 @@ class ClientRounds(LocalRounds):
         squared = total[d * T * V : d * T * V + count] if self.group.asks_moves else 0.0
         return moved, squared
 
-    def _gradients(self, draws: Draws, update: Update, minibatch: MinibatchRounds) -> Array:
+    def _gradients(self, draws: Draws, update: Update | Round, minibatch: MinibatchRounds) -> Array:
         """Return what the mean message has of the clients' full gradients, shape (d, T, lanes)."""
         group = self.group
         if self._synchronous:
             return group.with_gradients(minibatch.full_gradients(group.state[:, 0], draws))
+        assert isinstance(update, Update)  # of a timeline
         total: Array = np.zeros_like(group.state)
         for version in np.unique(update.versions):
             part = update.part(np.flatnonzero(update.versions == version))

@@ -18,7 +18,7 @@ from fedac.algorithms import RoundInfo
 from fedac.cluster import connect
 from fedac.errors import InputError
 from fedac.federation.compression import FLOAT32
-from fedac.federation.federation import Update
+from fedac.federation.federation import Round, Update
 from fedac.federation.schedule import Schedule
 from fedac.simulation.engines.linear.client_rounds import ClientRounds
 from fedac.simulation.engines.linear.coefficients import (
@@ -93,7 +93,7 @@ def _evaluated(context: Context) -> Generator[list[Snapshot]]:
     waiting: list[list[Snapshot]] = []
     most = records_at_once(context)
     try:
-        for snapshots in _rounds(context, context.problem.updates()):
+        for snapshots in _rounds(context, _updates(context.problem)):
             waiting.append(snapshots)
             if len(waiting) == most:
                 together, waiting = waiting, []
@@ -174,7 +174,14 @@ def _kind_of_rounds(group: LaneGroup) -> type[LocalRounds]:
     return LocalRounds if group.is_plain else StaleRounds
 
 
-def _rounds(context: Context, updates: Iterable[Update]) -> Generator[list[Snapshot]]:
+def _updates(problem: Problem) -> Iterable[Update | Round]:
+    """Return the steps of the server."""
+    if problem.timeline is not None:
+        return problem.timeline.updates()
+    return (Round(problem.federation, span) for span in problem.schedule)
+
+
+def _rounds(context: Context, updates: Iterable[Update | Round]) -> Generator[list[Snapshot]]:
     """Take all lanes through steps of the server, and yield their states."""
     problem, federation = context.problem, context.problem.federation
     groups = make_groups(problem)
@@ -191,13 +198,13 @@ def _rounds(context: Context, updates: Iterable[Update]) -> Generator[list[Snaps
         minibatch = MinibatchRounds(context)
     yield [snapshot for group in groups for snapshot in group.snapshots(0)]
     for update in updates:
-        (r, t, gap), members = update.span, update.members
+        r, t, gap = update.span
         step = t + gap
         for group in groups:
             group.enter_round(r)
         # A diverging lane overflows on its way out; that is reported as its status.
         with np.errstate(over="ignore", invalid="ignore"):
-            if len(members):
+            if update.taking_part:
                 draws = context.draws(update)
                 broadcast = {group: group.state.copy() for group in groups if group.serves}
                 in_batch = [g for g in groups if g.minibatch or (draws.gap == 1 and g.is_plain)]
@@ -208,6 +215,7 @@ def _rounds(context: Context, updates: Iterable[Update]) -> Generator[list[Snaps
                         local[group].round(draws, update, minibatch)
                 this = RoundInfo(number=r)
                 if broadcast:
+                    members = update.members
                     steps = federation.weights(members) @ update.steps
                     this = replace(this, share=federation.share(members), steps=float(steps))
                 for group, sequences in broadcast.items():

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedac.algorithms import Algorithm
-from fedac.federation.federation import Update
+from fedac.federation.federation import Round, Update
 from fedac.federation.round import staleness_scale
 from fedac.objectives.base import RowNumbers
 from fedac.simulation.engines.linear.kernels.interface import Draws, Received
@@ -158,8 +158,11 @@ class StaleRounds(LocalRounds):
         V, dtype = self.workers.widths.V, self.workers.dtype
         self._history = History(context.problem, group, self.chunks(), V, dtype)
 
-    def round(self, draws: Draws, update: Update, minibatch: MinibatchRounds | None) -> None:
+    def round(
+        self, draws: Draws, update: Update | Round, minibatch: MinibatchRounds | None
+    ) -> None:
         """Advance every lane by one step of the server."""
+        assert isinstance(update, Update)  # of a timeline
         self._history.receive(update.span.number)
         for where, chunk in self._history.stretches():
             weight = draws.total_weight()

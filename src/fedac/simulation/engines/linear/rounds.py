@@ -16,7 +16,7 @@ import numpy.typing as npt
 from fedac.algorithms import Algorithm, RoundInfo
 from fedac.algorithms.algorithm import serve_mean
 from fedac.federation.compression import FLOAT32
-from fedac.federation.federation import Update
+from fedac.federation.federation import Round, Update
 from fedac.federation.round import squared_moves
 from fedac.federation.schedule import Span
 from fedac.simulation.engines.linear import dense
@@ -320,7 +320,9 @@ class LocalRounds:
             known[key] = Tables(q, r, e, tables.fold_after, folds), closing
         return known[key]
 
-    def round(self, draws: Draws, update: Update, minibatch: MinibatchRounds | None) -> None:
+    def round(
+        self, draws: Draws, update: Update | Round, minibatch: MinibatchRounds | None
+    ) -> None:
         """Advance every lane by one round."""
         for first, last in self.chunks():
             self._advance(slice(first, last), draws)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from fedac.federation.federation import Federation, Update
+from fedac.federation.federation import Federation, Round, Update
 from fedac.objectives.linear_model import DataObjective
 from fedac.simulation.engines.linear.kernels import client_rounds, steps
 from fedac.simulation.engines.linear.kernels import interface as kernels
@@ -162,11 +162,11 @@ class Context:
         default_factory=dict
     )
 
-    def draws(self, update: Update) -> Draws:
+    def draws(self, update: Update | Round) -> Draws:
         """Return the participants of a round and their draws."""
-        problem, federation, members = self.problem, self.problem.federation, update.members
+        problem, federation = self.problem, self.problem.federation
         clients, everybody = federation.clients, np.zeros(0, np.int64)
-        synchronous, everyone_present = problem.is_synchronous, len(members) == federation.M
+        synchronous, everyone_present = problem.is_synchronous, update.taking_part == federation.M
         one_for_all = clients is None and federation.batch is None and synchronous
         if one_for_all:  # if all workers take all rows at every step, one represents all of them
             remember = any(lane.algorithm.memory for lane in problem.lanes)
@@ -174,7 +174,7 @@ class Context:
         number, t, _ = update.draws
         own: dict[str, Any] = {}
         if federation.local_steps is not None or not isinstance(number, int):
-            own["firsts"] = federation.first_steps(members, update.draws)
+            own["firsts"] = federation.first_steps(update.members, update.draws)
         if not isinstance(number, int):
             if not synchronous:
                 own["numbers"] = number
@@ -187,19 +187,24 @@ class Context:
             n=federation.n,
             r=number,
             t=t,
-            gap=self.lengths[-1] if self.lengths else int(update.steps[0]),
+            gap=self.lengths[-1] if self.lengths else self._gap(update),
             batch=federation.batch or 0,
-            taking_part=1 if one_for_all else len(members),
-            members=everybody if one_for_all or (synchronous and everyone_present) else members,
+            taking_part=1 if one_for_all else update.taking_part,
+            members=(
+                everybody if one_for_all or (synchronous and everyone_present) else update.members
+            ),
             bounds=everybody if clients is None else clients.bounds,
             weighted=not federation.equal_weights,
             queries=(
-                federation.queries(update.span) if problem.timeline is None
+                federation.queries(update.span) if isinstance(update, Round)
                 else federation.queries_of(update)
             ),
             epochs=federation.epochs or 0,
             **own,
         )  # fmt: skip
+
+    def _gap(self, update: Update | Round) -> int:
+        return update.span.gap if isinstance(update, Round) else int(update.steps[0])
 
     @property
     def lists_batches(self) -> bool:
