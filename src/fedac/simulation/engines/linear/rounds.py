@@ -253,13 +253,13 @@ def make_groups(problem: Problem) -> list[LaneGroup]:
     for index, lane in enumerate(problem.lanes):
         a = lane.algorithm
         sizes = (len(a.local_sequences), len(a.sequences), len(a.memory))
+        asks = tuple(what in a.asks for what in ("moves", "gradient"))
         # Where points count differently from others, all have the same; likewise for what is not
         # sent.
+        differ = "moves" in a.asks or not problem.is_synchronous
+        points = differ and tuple(name in a.points for name in a.sequences)
         sent = tuple(name in a.sent for name in a.sequences)
-        points = ("moves" in a.asks or not problem.is_synchronous) and tuple(
-            name in a.points for name in a.sequences
-        )
-        kind = (*sizes, a.is_plain, a.minibatch, echoes_of(a), sent, points, "gradient" in a.asks)
+        kind = (*sizes, a.is_plain, a.minibatch, echoes_of(a), sent, points, asks)
         kinds.setdefault(kind, []).append(index)
     return [LaneGroup(indices, problem) for indices in kinds.values()]
 
