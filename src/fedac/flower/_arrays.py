@@ -14,6 +14,7 @@ Between the user's model and the wire, arrays change their form at most three ti
 from __future__ import annotations
 
 import json
+import threading
 import zlib
 from collections.abc import Iterable, Mapping
 from functools import reduce
@@ -35,6 +36,7 @@ NamedArrays = Mapping[str, NDArray]
 
 BUFFER = "buffer/"
 HEADER, ARRAY = "header.json", "array:"  # names in an archive
+_READING = threading.Lock()
 
 
 class ModelArrays(ArrayRecord):
@@ -122,7 +124,16 @@ def to_record(arrays: NamedArrays) -> ArrayRecord:
 
 def from_record(record: ArrayRecord) -> dict[str, NDArray]:
     """Return the arrays of an ArrayRecord by key."""
-    return {key: array.numpy() for key, array in record.items()}
+    return {key: _read(array) for key, array in record.items()}
+
+
+def _read(array: Array) -> NDArray:
+    """Return an array of a record, with pickle off as Flower reads it.
+
+    NumPy parses its header with `ast`, which fails in CPython 3.11 if two threads do so at once.
+    """
+    with _READING:
+        return array.numpy()
 
 
 class BadArraysError(Exception):
@@ -135,7 +146,7 @@ def read_like(record: Mapping[str, Array], expected: NamedArrays) -> dict[str, N
     _require_keys(record, expected)
     for key in expected:
         try:
-            found[key] = record[key].numpy()  # Flower's, with pickle off
+            found[key] = _read(record[key])
         except Exception as error:  # bytes from outside may fail NumPy in any way
             raise BadArraysError(f"unreadable: {key}: {str(error)[:80]}") from error
     require_like(found, expected)
