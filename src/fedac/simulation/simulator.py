@@ -315,11 +315,12 @@ def simulate(
         federation = replace(federation, local_steps=_steps_of_clients(own_steps, federation.M))
     schedule = schedule or make_schedule(spec, federation)
     work = None
-    if link is not None or (mode, availability, oversample) != ("rounds", "always", 1.0):
+    present = Availability.parse(availability)
+    if link is not None or (mode, oversample) != ("rounds", 1.0) or not present.is_always:
         require_oversample(oversample, [Mode.parse(mode)])
         work = Work(
             link=DEFAULT_LINK if link is None else as_link(link), mode=Mode.parse(mode),
-            availability=Availability.parse(availability), oversample=oversample,
+            availability=present, oversample=oversample,
         )  # fmt: skip
     if record_every is None:
         spec = replace(spec, record_every=max(1, schedule.T // 8))
