@@ -251,6 +251,8 @@ def test_methods_of_other_sizes_have_other_timelines() -> None:
         ({"mode": "until(9s)", "epochs": 1, "K": None}, "decides on the steps of every client"),
         ({"mode": "until(9s)", "link": Link(latency=1.0)}, "local steps take time"),
         ({"link": Link(gradient=1.0, speeds=[1, 2])}, "speeds has 2 numbers for 5 clients"),
+        ({"mode": "until(9s)", "algorithm": "fedavg-weighted"}, "counts local steps"),
+        ({"mode": "deadline(9s)", "oversample": "1.3"}, "oversample must be a finite number"),
         ({"availability": "sometimes"}, "availability is always, share"),
         ({"availability": "share(1.5)"}, "needs 0 < p <= 1"),
         ({"availability": "diurnal(8)"}, "availability is always"),
@@ -287,6 +289,11 @@ def test_files_of_availability_that_cannot_be_read(tmp_path, text, saying) -> No
     file.write_text(text)
     with pytest.raises(InputError, match=saying):
         run("fedavg", availability=str(file), rounds=3)
+
+
+def test_speeds_are_a_number_per_client() -> None:
+    with pytest.raises(InputError, match="a number per client, got 3"):
+        Link(gradient=1.0, speeds=3)
 
 
 def test_a_table_of_availability_is_the_same_from_file_frame_and_rows(tmp_path) -> None:

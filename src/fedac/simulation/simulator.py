@@ -453,6 +453,8 @@ def run_problem(
         lane.algorithm.require_all(some=problem.federation.count is not None)
         if problem.work is not None:
             problem.work.require_method(lane.algorithm)
+            if problem.work.mode.kind == "until":
+                checks.require_equal_steps(lane.algorithm, lane.hp)
     _check_own_algorithms(problem.lanes, problem.start)
     problem = replace(problem, on_progress=count, live=bool(callbacks))
     parts = with_timelines(problem)
