@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
@@ -250,6 +251,8 @@ def test_methods_of_other_sizes_have_other_timelines() -> None:
         ({"mode": "until(9s)", "epochs": 1, "K": None}, "decides on the steps of every client"),
         ({"mode": "until(9s)", "link": Link(latency=1.0)}, "local steps take time"),
         ({"link": Link(gradient=1.0, speeds=[1, 2])}, "speeds has 2 numbers for 5 clients"),
+        ({"mode": "until(9s)", "algorithm": "fedavg-weighted"}, "counts local steps"),
+        ({"mode": "deadline(9s)", "oversample": "1.3"}, "oversample must be a finite number"),
         ({"availability": "sometimes"}, "availability is always, share"),
         ({"availability": "share(1.5)"}, "needs 0 < p <= 1"),
         ({"availability": "diurnal(8)"}, "availability is always"),
@@ -257,12 +260,50 @@ def test_methods_of_other_sizes_have_other_timelines() -> None:
         ({"availability": [(0, 0, 3)]}, "ever available again"),
         ({"availability": [(m, 0, 20) for m in range(5)]}, "after 18.25 seconds|after 20 seconds"),
         ({"mode": "buffer(2)", "availability": "share(0.2, 100ms)"}, "ends before its client goes"),
+        ({"availability": "diurnal(width=2, hours=8)"}, "availability is always"),
+        ({"availability": "diurnal(30, 2)"}, "hours of diurnal is a number up to 24"),
+        ({"availability": "missing.csv"}, "there is no file 'missing.csv'"),
+        ({"availability": [(0, 0, 900), (5, 0, 9)]}, "lists client 5, but the clients are 0 to 4"),
+        ({"availability": pd.DataFrame({"from": [0], "to": [9], "client": [0]})}, "in this order"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(options, saying) -> None:
     method = options.pop("algorithm", "fedavg")
     with pytest.raises(InputError, match=saying):
         run(method, rounds=30, **options)
+
+
+@pytest.mark.parametrize(
+    ("text", "saying"),
+    [
+        ("", "cannot read '.*' as CSV: No columns"),
+        ("client,from,to\n", "has rows of client number, from and to"),
+        ("0,1,900\n1,0,900\n", "columns client, from, to, in this order; got 0, 1, 900"),
+        ("from,to,client\n0,900,1\n", "in this order; got from, to, client"),
+        ("client,from,to\nanna,0,900\n", "has rows of client number, from and to"),
+        ("client,from,to\n0,,900\n", "0 <= from < to"),
+    ],
+)
+def test_files_of_availability_that_cannot_be_read(tmp_path, text, saying) -> None:
+    file = tmp_path / "when.csv"
+    file.write_text(text)
+    with pytest.raises(InputError, match=saying):
+        run("fedavg", availability=str(file), rounds=3)
+
+
+def test_speeds_are_a_number_per_client() -> None:
+    with pytest.raises(InputError, match="a number per client, got 3"):
+        Link(gradient=1.0, speeds=3)
+
+
+def test_a_table_of_availability_is_the_same_from_file_frame_and_rows(tmp_path) -> None:
+    frame = pd.DataFrame({"client": [0, 1, 1], "from": [0, 0, 40.0], "to": [900, 5, 900]})
+    file = tmp_path / "when (1).csv"
+    frame.to_csv(file, index=False)
+    rows = [(0, 0, 900), (1, 0, 5), (1, 40, 900)]
+    first, *others = (run("fedavg", availability=each, rounds=3, link=None).timeline
+                      for each in (rows, frame, str(file)))  # fmt: skip
+    assert all(first.equals(other) for other in others)
 
 
 def test_only_available_clients_work_and_who_leaves_loses_it() -> None:

@@ -31,6 +31,7 @@ DAY = 24 * HOUR
 PERIOD = 60.0
 KNOWN = "always, share(p), share(p, period), diurnal(hours, width), or a table of client, from, to"
 _STREAM = np.uint64(0xE7037ED1A0B428DB)  # any odd number with no pattern
+COLUMNS = ["client", "from", "to"]
 Times = npt.NDArray[np.int64]
 
 
@@ -57,8 +58,10 @@ class Availability:
         text = str(given).strip()
         if text == "always":
             return cls()
-        if "(" not in text and Path(text).is_file():
-            return Table.of(text, np.loadtxt(text, delimiter=",", skiprows=1, ndmin=2))
+        if Path(text).is_file():
+            return Table.of(text, _read(text))
+        if text.lower().endswith(".csv"):
+            raise InputError(f"availability: there is no file '{text}'")
         try:
             name, first, *others = _parse(text)
         except ValueError:
@@ -72,6 +75,8 @@ class Availability:
             (width,) = others
             if not 0 <= width <= 24:
                 raise InputError(f"width of diurnal is a number of hours up to 24, got {width:g}")
+            if first > 24:
+                raise InputError(f"hours of diurnal is a number up to 24, got {first:g}")
             hours = round(require_positive("hours of diurnal", first) * HOUR)
             return Diurnal(text, hours=hours, width=width)
         raise InputError(f"availability is {KNOWN}; got '{text}'")
@@ -87,6 +92,9 @@ class Availability:
     def for_seed(self, seed: int) -> Availability:
         """Return the same rule with other chances."""
         return replace(self, seed=seed)
+
+    def require_clients(self, M: int) -> None:
+        """Raise InputError if a table names a client that a federation of M does not have."""
 
     def leaves(self, clients: Times, start: Times, end: Any) -> Times:
         """Return the first time from `start` on at which each client is away, at most `end`.
@@ -180,6 +188,12 @@ class Table(Availability):
     @classmethod
     def of(cls, text: str, rows: Iterable[Any]) -> Table:
         """Read rows of client, from and to, in seconds; touching intervals become one."""
+        names = [str(name).strip() for name in getattr(rows, "columns", COLUMNS)]
+        if names != COLUMNS:
+            raise InputError(
+                "availability: a table has the columns client, from, to, in this order; got "
+                f"{', '.join(names):.60}"
+            )
         try:
             table = np.asarray(getattr(rows, "values", rows), np.float64)
         except (TypeError, ValueError):
@@ -202,6 +216,13 @@ class Table(Availability):
         columns = np.array(joined, np.int64).T
         digest = f"{text}:{hash_of(columns)}"
         return cls(digest, client=columns[0], begin=columns[1], end=columns[2])
+
+    def require_clients(self, M: int) -> None:
+        """Raise InputError if a table names a client that a federation of M does not have."""
+        if self.client[-1] >= M:
+            raise InputError(
+                f"availability lists client {self.client[-1]}, but the clients are 0 to {M - 1}"
+            )
 
     def _interval(self, clients: Times, now: Times) -> tuple[npt.NDArray[np.bool_], Times]:
         """Return whether each client is in an interval, and the place of its last begun one."""
@@ -229,10 +250,21 @@ def hash_of(columns: Times) -> str:
     return hashlib.sha256(columns.tobytes()).hexdigest()[:12]
 
 
+def _read(path: str) -> Any:
+    """Return the table of a CSV file."""
+    import pandas as pd
+
+    try:
+        return pd.read_csv(path, skipinitialspace=True)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"availability: cannot read '{path}' as CSV: {reason}") from error
+
+
 def _parse(text: str) -> tuple[Any, ...]:
     """Return the name and the numbers of "share(0.1, 10min)"; a period is a time."""
     found = re.fullmatch(r"share\(([^,]*),(.*)\)", text)
     if found is not None:
         return "share", float(found[1]), parse_seconds("the period of share", found[2].strip())
     piece = parse_piece(text)
-    return piece.name, *piece.positional, *piece.named.values()
+    return () if piece.named else (piece.name, *piece.positional)  # by position only

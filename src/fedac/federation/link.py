@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from functools import lru_cache
@@ -89,6 +89,10 @@ class Link:
         if isinstance(self.speeds, str):
             _spread("speeds", self.speeds)
         else:
+            if not isinstance(self.speeds, Iterable):
+                raise InputError(
+                    f"speeds is lognormal(s) or a number per client, got {self.speeds!r}"
+                )
             factors = (require_positive("a client's speed", speed) for speed in self.speeds)
             object.__setattr__(self, "speeds", tuple(factors))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fedac.algorithms import Algorithm
 from fedac.errors import InputError
 from fedac.federation.link import parse_seconds
-from fedac.validate import require_count
+from fedac.validate import require_count, require_positive
 
 MODES = "rounds, until(10s), deadline(30s) or buffer(10)"
 
@@ -81,7 +81,7 @@ def require_oversample(oversample: float, modes: Iterable[Mode]) -> None:
     """Raise InputError for a bad `oversample`, or one that none of these modes has."""
     if oversample != 1 and not any(mode.kind == "deadline" for mode in modes):
         raise InputError("oversample needs mode deadline(30s): other modes start whom they want")
-    if not (math.isfinite(oversample) and oversample >= 1):
+    if require_positive("oversample", oversample) < 1:
         raise InputError(f"oversample must be at least 1, got {oversample:g}")
 
 

@@ -243,6 +243,7 @@ def make_timeline(federation: Federation, schedule: Schedule, work: Work) -> Tim
     """Return the timeline of a run with one server step for each round of the schedule."""
     mode = work.mode
     availability = work.availability.for_seed(federation.seed)
+    availability.require_clients(federation.M)
     if mode.kind == "until" and (federation.epochs or federation.local_steps is not None):
         raise InputError(f"{mode} decides on the steps of every client: use K, not epochs")
     if mode.kind == "buffer":

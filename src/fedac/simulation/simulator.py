@@ -315,11 +315,12 @@ def simulate(
         federation = replace(federation, local_steps=_steps_of_clients(own_steps, federation.M))
     schedule = schedule or make_schedule(spec, federation)
     work = None
-    if link is not None or (mode, availability, oversample) != ("rounds", "always", 1.0):
+    present = Availability.parse(availability)
+    if link is not None or (mode, oversample) != ("rounds", 1.0) or not present.is_always:
         require_oversample(oversample, [Mode.parse(mode)])
         work = Work(
             link=DEFAULT_LINK if link is None else as_link(link), mode=Mode.parse(mode),
-            availability=Availability.parse(availability), oversample=oversample,
+            availability=present, oversample=oversample,
         )  # fmt: skip
     if record_every is None:
         spec = replace(spec, record_every=max(1, schedule.T // 8))
@@ -452,6 +453,8 @@ def run_problem(
         lane.algorithm.require_all(some=problem.federation.count is not None)
         if problem.work is not None:
             problem.work.require_method(lane.algorithm)
+            if problem.work.mode.kind == "until":
+                checks.require_equal_steps(lane.algorithm, lane.hp)
     _check_own_algorithms(problem.lanes, problem.start)
     problem = replace(problem, on_progress=count, live=bool(callbacks))
     parts = with_timelines(problem)
