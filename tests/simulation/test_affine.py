@@ -207,7 +207,8 @@ def compare(forms: list[Affine], *, l2: float, gap: int, dtype=np.float64, u: fl
     rng = np.random.default_rng(gap)
     S = len(forms[0].c)
     S_0, g = rng.standard_normal((S, len(forms))), rng.standard_normal((gap, len(forms)))
-    tables, closing = round_tables(forms, l2, gap, dtype)
+    tables, of_lengths = round_tables(forms, l2, (gap,), dtype)
+    closing = type(of_lengths)(*(each[0] for each in of_lengths))
     points, state = follow(forms, l2, S_0, g, u)
     by_table, end = follow_tables(tables, closing, S_0, g, u)
     # Rounding is relative to the largest number a lane has met.

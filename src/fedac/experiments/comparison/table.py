@@ -180,7 +180,7 @@ class Comparison:
     >>> found.table[["method", "K"]].to_dict("records")[0]
     {'method': 'fedac-i', 'K': 8}
     >>> found.verdict.split(" (")[0], len(found.frame.columns)
-    ('FedAc-I', 32)
+    ('FedAc-I', 33)
     """
 
     question: Question

@@ -30,7 +30,7 @@ from fedac.simulation.engines.linear.coefficients import (
     for_lengths,
     without_sums,
 )
-from fedac.simulation.engines.linear.history import History, bases_of, parts_of, scales_of
+from fedac.simulation.engines.linear.history import VersionHistory, bases_of, parts_of, scales_of
 from fedac.simulation.engines.linear.kernels.interface import (
     ClientCoefficients,
     Combinations,
@@ -74,7 +74,7 @@ class ClientRounds(LocalRounds):
             for a, b in chunks
         ]
         self._synchronous = problem.is_synchronous
-        self._history = History(problem, group, chunks, V, dtype)
+        self._history = VersionHistory(problem, group, chunks, V, dtype)
         first = group.lanes[0].algorithm
         self._moving = np.isin(first.sequences, first.points)
         # Means are differences from what was broadcast where messages are rounded, yet no moves.

@@ -25,7 +25,7 @@ from fedac.simulation.problem import Problem
 from fedac.validate import Array
 
 
-class History:
+class VersionHistory:
     """The sequences of all versions that clients work from, of a group of lanes."""
 
     def __init__(
@@ -156,7 +156,7 @@ class StaleRounds(LocalRounds):
     def __init__(self, context: Context, group: LaneGroup) -> None:
         super().__init__(context, group)
         V, dtype = self.workers.widths.V, self.workers.dtype
-        self._history = History(context.problem, group, self.chunks(), V, dtype)
+        self._history = VersionHistory(context.problem, group, self.chunks(), V, dtype)
 
     def round(
         self, draws: Draws, update: Update | Round, minibatch: MinibatchRounds | None
