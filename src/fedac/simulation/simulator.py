@@ -210,8 +210,8 @@ def simulate(
         How a network computes gradients: all clients at once, or one by one. Default: the faster,
         by timing a few steps; the result names it.
     compile : bool
-        Compile the batched back end of a network with `torch.compile`, which takes seconds to
-        minutes. Small MLPs do not become faster by it.
+        Compile the local steps of a network with `torch.compile`, which takes about half a minute
+        and pays off in long runs of small networks.
     device : str, optional
         Of a network, such as "cuda" or "mps". Default: "cpu".
     checkpoint : path, optional
