@@ -398,7 +398,7 @@ def _test_hash(task: Workload) -> str:
     """Return a hash of the test rows; those of a `Network` of the user's are its own."""
     if task.test is not None:
         return rows_hash(task.test)
-    return task.objective.test_fingerprint() if task.objective.is_network else ""  # type: ignore[attr-defined,no-any-return]
+    return task.objective.test_fingerprint() if task.objective.is_network else ""
 
 
 def rows_hash(data: Dataset) -> str:

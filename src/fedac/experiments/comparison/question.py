@@ -109,9 +109,9 @@ class Target(NamedTuple):
         if metric not in (SUBOPTIMALITY, *METRICS, *own) or not math.isfinite(value):
             raise InputError(
                 "a target is a suboptimality (for networks: a training loss), such as 0.001, or a "
-                "metric with its value, such as "
-                f"'accuracy 0.85' (also {', '.join([*METRICS, *own][1:])}), got '{given}'; the column "
-                "to predict is given as label"
+                "metric with its value, such as 'accuracy 0.85' (also "
+                f"{', '.join([*METRICS, *own][1:])}), got '{given}'; the column to predict is "
+                "given as label"
             )
         found = cls(metric, value)
         if found.larger_is_better and metric in METRICS and value > 1:
