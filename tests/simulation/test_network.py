@@ -797,6 +797,13 @@ def test_own_metrics_and_test_rows_of_simulate():
     assert found[0] == float(MLP(X[:5]).detach().abs().max())
 
 
+@pytest.mark.parametrize("metrics", ["accuracy", {"largest": lambda output, target: 1.0}])
+def test_metrics_need_test_rows(metrics):
+    name = metrics if isinstance(metrics, str) else "largest"
+    with pytest.raises(InputError, match=rf"'{name}' needs a test set: add test=\(X, y\)"):
+        run("fedavg", make_task(metrics=metrics))
+
+
 def test_the_trained_module_gives_the_recorded_metrics():
     module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.3), nn.Linear(6, 3))
     result = run(["fedavg", "fedac-i"], make_task(module, test=(X, Y)), clients=4, batch=4)
