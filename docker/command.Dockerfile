@@ -12,8 +12,8 @@ RUN --mount=from=build,source=/wheels,target=/wheels \
     pip install --no-cache-dir "$(echo /wheels/*.whl)$EXTRAS" \
     && useradd --create-home --uid 1000 fedac \
     && install --directory --owner=fedac /work
-# Compiled code; also writable with docker run --user.
-ENV FEDAC_CACHE=/tmp/fedac
+# Caches that any user can write, for docker run --user.
+ENV FEDAC_CACHE=/tmp/fedac MPLCONFIGDIR=/tmp/matplotlib
 USER 1000
 WORKDIR /work
 ENTRYPOINT ["fedac"]
