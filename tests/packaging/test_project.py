@@ -122,6 +122,32 @@ def test_hints_name_packages_as_the_extras_do():
     assert hints == {"pyarrow", "ray", "torch", f"'{flower}'"}
 
 
+def test_sources_name_their_license():
+    line = f"# SPDX-License-Identifier: {PROJECT['license']}"
+    folders = ("src", "tests", "benchmarks", "scripts", "examples")
+    sources = [
+        path
+        for folder in folders
+        for suffix in ("py", "sh")
+        for path in (ROOT / folder).rglob(f"*.{suffix}")
+    ]
+    sources += [
+        *WORKFLOWS,
+        *(ROOT / "docker").iterdir(),
+        ROOT / "environment.yml",
+        ROOT / ".ci/run",
+    ]
+    assert len(sources) > 300
+    without = []
+    for path in sources:
+        first, *others = path.read_text(encoding="utf-8").splitlines() or [""]
+        if first.startswith("#!"):
+            first = others[0]
+        if first != line:
+            without.append(str(path.relative_to(ROOT)))
+    assert without == []
+
+
 def test_links_of_the_project_pages_lead_somewhere():
     for page in ("CONTRIBUTING.md", "RELEASING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"):
         for target in re.findall(r"\]\((?!http)([^)#]+)", (ROOT / page).read_text()):
