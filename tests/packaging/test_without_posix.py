@@ -9,9 +9,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from fedac.cli import main
 
 pytestmark = pytest.mark.slow
 
@@ -49,27 +53,32 @@ SWEEP = (
 )
 
 
-def results(folder: Path, hidden: Path | None) -> tuple[object, list[str]]:
-    """Return the runs of both commands, made in a folder of their own."""
-    folder.mkdir()
-    places = [*([str(hidden)] if hidden else []), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(places), "MPLBACKEND": "Agg"}
-
-    def fedac(command: str) -> str:
-        line = [sys.executable, "-m", "fedac", *command.split()]
-        done = subprocess.run(
-            line, cwd=folder, env=environment, capture_output=True, text=True, timeout=600
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert "Usage" in fedac("--help")
-    fedac(SWEEP)
-    return json.loads(fedac(RUN))["runs"], sorted(fedac("export runs --traces -").splitlines())
+def without_posix(hidden: Path, command: str) -> str:
+    """Return what a command prints in a process of its own."""
+    places = os.pathsep.join([str(hidden), os.environ.get("PYTHONPATH", "")])
+    line = [sys.executable, "-m", "fedac", *command.split()]
+    environment = os.environ | {"PYTHONPATH": places, "MPLBACKEND": "Agg"}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
-def test_the_command_gives_the_same_results_without_posix(tmp_path):
-    hidden = tmp_path / "hidden"
-    hidden.mkdir()
-    (hidden / "sitecustomize.py").write_text(SITECUSTOMIZE)
-    assert results(tmp_path / "windows", hidden) == results(tmp_path / "posix", None)
+def test_the_command_gives_the_same_results_without_posix(tmp_path, monkeypatch, capsys):
+    (tmp_path / "sitecustomize.py").write_text(SITECUSTOMIZE)
+
+    def results(folder: str, fedac: Callable[[str], str]) -> tuple[object, list[str]]:
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        fedac(SWEEP)
+        traces = fedac("export runs --traces -").splitlines()
+        return json.loads(fedac(RUN))["runs"], sorted(traces)
+
+    def here(command: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(command.split())
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    hidden = results("hidden", partial(without_posix, tmp_path))
+    assert len(hidden[1]) > 8
+    assert hidden == results("posix", here)
