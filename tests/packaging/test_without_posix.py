@@ -63,7 +63,7 @@ def without_posix(hidden: Path, command: str) -> str:
     return done.stdout
 
 
-def test_the_command_gives_the_same_results_without_posix(tmp_path, monkeypatch, capsys):
+def test_the_command_gives_the_same_results_without_posix(tmp_path, monkeypatch, capfd):
     (tmp_path / "sitecustomize.py").write_text(SITECUSTOMIZE)
 
     def results(folder: str, fedac: Callable[[str], str]) -> tuple[object, list[str]]:
@@ -77,7 +77,7 @@ def test_the_command_gives_the_same_results_without_posix(tmp_path, monkeypatch,
         with pytest.raises(SystemExit) as ended:
             main(command.split())
         assert ended.value.code == 0
-        return capsys.readouterr().out
+        return capfd.readouterr().out
 
     hidden = results("hidden", partial(without_posix, tmp_path))
     assert len(hidden[1]) > 8
