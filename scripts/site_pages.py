@@ -12,6 +12,7 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 from notebook_pages import page_of
 
 ROOT = Path(__file__).parents[1]
@@ -41,11 +42,13 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     """Lead links out of docs/ to the page that says the same, or else leave their words.
 
-    Links to notebooks lead to the pages made of them.
+    Links to notebooks lead to the pages made of them. The home page has no other pages beside it.
     """
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]
     return OUTSIDE.sub(_inside, markdown).replace(".ipynb)", ".md)")
 
 
