@@ -31,7 +31,10 @@ OUTSIDE = re.compile(r"\[([^]]+)\]\((?:\.\./)+([^)#]+)[^)]*\)")
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the changelog, with its links seen from docs/, and a page for each notebook."""
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
-    files.append(File.generated(config, "changelog.md", content=text))
+    last = (
+        "---\nsearch:\n  boost: 0.2\n---\n"  # in a search it comes after the pages it tells about
+    )
+    files.append(File.generated(config, "changelog.md", content=last + text))
     for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
         where = Path(notebook.src_uri)
         page, pictures = page_of(ROOT / "docs" / where)
