@@ -57,7 +57,8 @@ def test_search_works_from_disk(page, site) -> None:
                 query.dispatchEvent(new Event("input", {{ bubbles: true }}));
             }})()"""
         )
-        page.wait_for(f"document.querySelector('.md-search-result__link[href*=\"{found}\"]')")
+        link = f".md-search-result__link[href*='{found}']"
+        page.wait_for(f"document.querySelector({link!r}) !== null")
     assert page.errors == []
 
 
