@@ -62,8 +62,19 @@ def test_every_page_is_made(site) -> None:
 
 def test_the_changelog_leads_to_pages_of_the_site(site) -> None:
     assert 'href="pytorch.html#any-optimizer-inside"' in (site / "changelog.html").read_text()
-    # A link from before the page was split finds the place that leads on.
-    assert '<a id="any-optimizer-inside">' in (site / "pytorch.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("page", "anchor"),
+    [("pytorch", "any-optimizer-inside"), ("flower", "deadlines-and-asynchronous-rounds")],
+)
+def test_links_from_before_a_page_was_split_find_the_place_that_leads_on(
+    site, page, anchor
+) -> None:
+    assert (
+        f'<a id="{anchor}"></a><a href="{page}-guide.html#{anchor}">'
+        in (site / f"{page}.html").read_text()
+    )
 
 
 def test_no_line_ends_inside_a_number_or_an_option(site) -> None:
