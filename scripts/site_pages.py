@@ -12,6 +12,7 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 from notebook_pages import page_of
 
 ROOT = Path(__file__).parents[1]
@@ -30,7 +31,10 @@ OUTSIDE = re.compile(r"\[([^]]+)\]\((?:\.\./)+([^)#]+)[^)]*\)")
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the changelog, with its links seen from docs/, and a page for each notebook."""
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
-    files.append(File.generated(config, "changelog.md", content=text))
+    last = (
+        "---\nsearch:\n  boost: 0.2\n---\n"  # in a search it comes after the pages it tells about
+    )
+    files.append(File.generated(config, "changelog.md", content=last + text))
     for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
         where = Path(notebook.src_uri)
         page, pictures = page_of(ROOT / "docs" / where)
@@ -41,11 +45,13 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     """Lead links out of docs/ to the page that says the same, or else leave their words.
 
-    Links to notebooks lead to the pages made of them.
+    Links to notebooks lead to the pages made of them. The home page has no other pages beside it.
     """
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]
     return OUTSIDE.sub(_inside, markdown).replace(".ipynb)", ".md)")
 
 

@@ -68,6 +68,11 @@ def test_tutorials_do_what_they_say(page: Path, tmp_path: Path, monkeypatch) -> 
     plt.close("all")
 
 
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.name)
+def test_every_tutorial_has_a_picture(page: Path) -> None:
+    assert re.search(r"^!\[[^]]+\]\(\.\./images/[\w-]+\.png\)", page.read_text(), re.MULTILINE)
+
+
 @pytest.mark.parametrize("page", PAGES + TUTORIALS, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):

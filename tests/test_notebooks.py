@@ -29,8 +29,8 @@ def texts_of(cell: dict) -> list[str]:
     return ["".join(output) for output in outputs]
 
 
-def test_there_are_three() -> None:
-    assert len(NOTEBOOKS) == 3
+def test_there_are_four() -> None:
+    assert len(NOTEBOOKS) == 4
 
 
 @each_notebook

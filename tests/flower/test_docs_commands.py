@@ -1,4 +1,4 @@
-"""The commands of docs/flower.md and docs/flower-quickstart.md, run as written."""
+"""The commands of the Flower pages of docs/, run as written."""
 
 from __future__ import annotations
 
@@ -75,11 +75,10 @@ def tagged(value: str) -> list[int]:
     return found
 
 
-def blocks_of_the_page() -> tuple[str, str]:
-    """Return the commands before and after the heading on the secured federation."""
-    halves = (ROOT / "docs/flower.md").read_text().split("## A secured federation")
-    first, second = ("\n".join(re.findall(r"```bash\n(.*?)```", h, re.DOTALL)) for h in halves)
-    return first, second
+def commands_of(page: str) -> str:
+    """Return the commands of a page of docs/."""
+    text = (ROOT / "docs" / page).read_text()
+    return "\n".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL))
 
 
 # What `flwr run` does if there is none, but that gives it 15 seconds, too few on a busy machine.
@@ -95,8 +94,7 @@ until python -c "import urllib.request as u; u.urlopen('$HEALTH')" 2> /dev/null;
 @pytest.fixture(scope="module")
 def simulated(script, bash):
     """Run the simulations of both pages beside one SuperLink; return their folder and output."""
-    page = (ROOT / "docs/flower-quickstart.md").read_text()
-    commands = [blocks_of_the_page()[0], *re.findall(r"```bash\n(.*?)```", page, re.DOTALL)]
+    commands = [commands_of("flower.md"), commands_of("flower-quickstart.md")]
     return bash(
         START_SUPERLINK + "\n".join(commands),
         FLWR_LOCAL_SUPERLINK_HTTP_API_PORT=str(script["free_port"]()),
@@ -127,7 +125,7 @@ def test_flwr_run_simulates_both_quickstarts(simulated):
 
 @pytest.mark.slow
 def test_the_secured_federation_of_the_docs(script, bash):
-    commands = "trap 'kill $(jobs -p) 2>/dev/null' EXIT\n" + blocks_of_the_page()[1]
+    commands = "trap 'kill $(jobs -p) 2>/dev/null' EXIT\n" + commands_of("flower-deployment.md")
     for port in ("8100", "8101", "8102"):
         assert port in commands
         commands = commands.replace(port, str(script["free_port"]()))

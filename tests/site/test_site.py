@@ -64,6 +64,19 @@ def test_the_changelog_leads_to_pages_of_the_site(site) -> None:
     assert 'href="slow-clients.html"' in (site / "changelog.html").read_text()
 
 
+@pytest.mark.parametrize(
+    ("page", "anchor"),
+    [("pytorch", "any-optimizer-inside"), ("flower", "deadlines-and-asynchronous-rounds")],
+)
+def test_links_from_before_a_page_was_split_find_the_place_that_leads_on(
+    site, page, anchor
+) -> None:
+    assert (
+        f'<a id="{anchor}"></a><a href="{page}-guide.html#{anchor}">'
+        in (site / f"{page}.html").read_text()
+    )
+
+
 def test_no_line_ends_inside_a_number_or_an_option(site) -> None:
     page = (site / "clients.html").read_text()
     assert '<span class="whole">9.5e-4</span>' in page

@@ -1,4 +1,4 @@
-"""The examples, with few steps, and the program in docs/pytorch.md."""
+"""The examples, with few steps, and the programs in the PyTorch pages of docs/."""
 
 import re
 import runpy
@@ -103,18 +103,19 @@ def test_the_language_model_killed_and_resumed_ends_with_the_same_bits(
 
 
 def blocks(language: str) -> list[str]:
-    """Return the blocks of the page that are marked "python", or "py" if they need processes."""
-    page = (ROOT / "docs" / "pytorch.md").read_text()
-    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+    """Return the blocks of the pages that are marked "python", or "py" if they need processes."""
+    pages = ("pytorch", "pytorch-guide", "pytorch-failures", "pytorch-clients")
+    text = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in pages)
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 def program_with(text: str) -> str:
-    """Return the only program of the page that has some text."""
+    """Return the only program of the pages that has some text."""
     (program,) = [block for block in blocks("py") if text in block]
     return program
 
 
-def test_every_program_of_the_page_is_run_here() -> None:
+def test_every_program_of_the_pages_is_run_here() -> None:
     marks = [
         "note=", "join()", "PER_NODE", "rebuild", "skip-worker", "Decay", "+cv+", "wire=",
         "mimelite",
@@ -146,7 +147,7 @@ def test_the_program_that_continues_without_a_worker(processes, tmp_path: Path) 
 
 
 def test_the_changes_for_frameworks_are_those_of_the_examples() -> None:
-    page = (ROOT / "docs" / "pytorch.md").read_text()
+    page = (ROOT / "docs" / "pytorch-guide.md").read_text()
     page = page[page.index("## Lightning and Accelerate") :]
     lightning, accelerate = re.findall(r"```diff\n(.*?)```", page, re.DOTALL)[:2]
     for diff, name in ((lightning, "torch_lightning"), (accelerate, "torch_accelerate")):

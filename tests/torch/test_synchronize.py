@@ -689,7 +689,7 @@ def test_a_sum_that_overflows_changes_nothing(algorithm: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ["fedac-i", "fedavg", "scaffold", "diloco"])
 def test_outputs_differ_in_the_middle_of_a_round_and_are_equal_after_it(processes, algorithm):
-    # What docs/pytorch.md says about `eval`.
+    # What docs/pytorch-guide.md says about `eval`.
     ranks = results(processes("evaluated", algorithm=algorithm))
     middle, after = zip(*ranks, strict=True)
     assert len(set(map(tuple, middle))) == WORLD
