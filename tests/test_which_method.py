@@ -1,0 +1,335 @@
+"""What the pages say about methods is what the files of the benchmarks say.
+
+Every number of docs/which-method.md is compared; of the other pages, the summaries and the tables
+that scripts write. After a benchmark was made again, these tests name the sentences to correct.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+LINEAR = pd.read_csv(DOCS / "benchmark.csv")
+NETWORKS = pd.read_csv(DOCS / "benchmark-networks.csv")
+SLOW = pd.read_csv(DOCS / "slow-clients.csv")
+BASELINES = ("lbfgs", "agd")
+AXES = ("rounds", "megabytes", "seconds")
+PLAIN = "fedavg", "fedac-i"
+CASE = ["problem", "clients"]
+
+# Which cases a row of docs/which-method.md stands for: kinds of clients in the file.
+ALIKE, EPOCH, TENTH = ("i.i.d.",), ("an epoch a round",), ("10% take part",)
+DIFFERENT = ("dirichlet(0.3)", "by label")
+KINDS = {
+    "Linear models": {
+        "all answer, full gradients": (*ALIKE, *DIFFERENT, *EPOCH, *TENTH),
+        "alike, all take part": ALIKE,
+        "different, all take part": DIFFERENT,
+        "different, a round is an epoch": EPOCH,
+        "different, a tenth take part": TENTH,
+        "any, and a large batch is cheap": (*ALIKE, *DIFFERENT, *EPOCH, *TENTH),
+    },
+    "Networks": {
+        "alike": ("i.i.d., all", "i.i.d., 10%"),
+        "different, all take part": ("dirichlet(0.3), all", "dirichlet(0.3), all, an epoch"),
+        "each its own labels": ("by label, all",),
+        "different, a tenth take part": ("dirichlet(0.3), 10%", "speakers, 10%"),
+    },
+}
+LOSS = "training loss at the end"
+
+
+def says(text: str, value: float) -> bool:
+    """Whether a text is a number of a file, which has four digits, rounded to three."""
+    if math.isnan(value):
+        return text == "-"
+    half = 0.5 * 10.0 ** (math.floor(math.log10(value)) - 3)
+    near = (value - half, value, value + half)
+    return text in {f"{x:.0f}" if x >= 100 else f"{x:.3g}" for x in near}
+
+
+def text_of(page: str) -> str:
+    """Return a page with single spaces in its paragraphs."""
+    return re.sub(r"(?<=\S)\n(?=[^\n|`#-])\s*", " ", (DOCS / page).read_text(encoding="utf-8"))
+
+
+def cheapest(rows: pd.DataFrame, axis: str) -> pd.DataFrame:
+    """Return the cheapest row of every method that reached the target on all seeds, in order."""
+    if axis != "training_loss":
+        rows = rows[rows["reached"]]
+    return rows.sort_values(axis).drop_duplicates("method").set_index("method")
+
+
+def of_case(frame: pd.DataFrame, problem: str, clients: str) -> pd.DataFrame:
+    found = frame[(frame["problem"] == problem) & (frame["clients"] == clients)]
+    assert len(found), f"no rows of {problem}: {clients}"
+    return found
+
+
+def level(one: pd.Series, other: pd.Series, axis: str) -> bool:
+    low, high = f"{axis}_low", f"{axis}_high"
+    return bool(one[low] <= other[high] and other[low] <= one[high])
+
+
+def count_level(rows: pd.DataFrame, method: str, axis: str) -> int:
+    """Return how many other methods, baselines aside, are level with one of them."""
+    others = [name for name in rows.index if name not in (method, *BASELINES)]
+    return sum(level(rows.loc[method], rows.loc[name], axis) for name in others)
+
+
+def rows_below(title: str) -> Iterator[list[str]]:
+    """Yield the cells of each row below a heading; an empty one repeats the one above."""
+    section = text_of("which-method.md").split(f"\n## {title}\n")[1].split("\n## ")[0]
+    above: list[str] = []
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    assert len(lines) > 2
+    for line in lines[2:]:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        above = [new or old for new, old in zip(cells, above or cells, strict=True)]
+        yield above
+
+
+ANSWERS = [(title, row) for title in KINDS for row in rows_below(title)]
+BAND = r"([\d.]+) \(([\d.]+) to ([\d.]+)\); (\d+)"
+
+
+def answer_id(value: object) -> str | None:
+    return " ".join(value[:3]) if isinstance(value, list) else None
+
+
+@pytest.mark.parametrize(("title", "row"), ANSWERS, ids=answer_id)
+def test_an_answer_is_a_row_of_a_benchmark(title: str, row: list[str]) -> None:
+    kind, paid, start, held, example, needs, plain = row
+    method = start.strip("`")
+    frame = LINEAR if title == "Linear models" else NETWORKS
+    axes = [LOSS] if paid == LOSS else re.split(", | or ", paid)
+    of_link = {"wan"} if title == "Networks" else {""}
+    for axis in axes:
+        column = "training_loss" if axis == LOSS else axis
+        assert column in (*AXES, "training_loss")
+        links = {"wan", "home"} if title == "Networks" and axis == "seconds" else of_link
+        for link in links:
+            rows = frame[frame["link"] == link] if link else frame
+            assert held == held_in(rows, KINDS[title][kind], method, column), (axis, link)
+
+    found = re.fullmatch(r"\[(.+): (.+?)(?:, K = (\d+))?\]\((.+)\)", example)
+    assert found, example
+    problem, clients, K, source = found.groups()
+    assert source == ("benchmark.csv" if title == "Linear models" else "benchmark-networks.csv")
+    assert clients in KINDS[title][kind], "the example is of other clients"
+    axis = "training_loss" if axes == [LOSS] else axes[0]
+    rows = of_case(frame, problem, clients)
+    rows = cheapest(rows[rows["link"] == "wan"] if title == "Networks" else rows, axis)
+    assert K is None or int(K) == rows.loc[method, "K"]
+    check_band(needs, rows, method, axis)
+    check_plain(plain, rows[axis])
+
+
+def held_in(rows: pd.DataFrame, kinds: Iterable[str], method: str, axis: str) -> str:
+    """Return in how many of the cases that anyone reaches a method is level with the cheapest."""
+    held = reached = 0
+    for _, case in rows[rows["clients"].isin(kinds)].groupby(CASE):
+        costs = cheapest(case, axis)
+        costs = costs[~costs.index.isin(set(BASELINES) - {method})]
+        reached += len(costs) > 0
+        held += method in costs.index and level(costs.loc[method], costs.iloc[0], axis)
+    return f"{held} of {reached}"
+
+
+def check_band(text: str, rows: pd.DataFrame, method: str, axis: str) -> None:
+    found = re.fullmatch(BAND, text)
+    assert found, text
+    *band, others = found.groups()
+    for part, end in zip(band, ("", "_low", "_high"), strict=True):
+        assert says(part, rows.loc[method, axis + end]), f"{part}: {rows.loc[method, axis + end]}"
+    assert int(others) == count_level(rows, method, axis)
+
+
+def check_plain(text: str, costs: pd.Series) -> None:
+    for part, name in zip(text.split(", "), PLAIN, strict=True):
+        assert says(part, costs.get(name, math.nan)), f"{name}: {costs.get(name)}"
+
+
+@pytest.mark.parametrize("row", [*rows_below("Slow and absent clients")], ids=answer_id)
+def test_an_answer_about_slow_clients_is_a_row_of_a_benchmark(row: list[str]) -> None:
+    _, how, start, example, needs, in_rounds, plain = row
+    found, named = re.fullmatch(r"\[(\w+)\]\(slow-clients.csv\)", example), re.search("`(.+)`", how)
+    assert found and named
+    rows = SLOW[SLOW["problem"] == found[1]]
+    modes = {str(mode): cheapest(of_mode, "seconds") for mode, of_mode in rows.groupby("mode")}
+    here, method = modes[named[1]], start.strip("`")
+    check_band(needs, here, method, "seconds")
+    check_plain(plain, here["seconds"])
+    assert says(in_rounds, modes["rounds"].loc[method, "seconds"])
+    fastest = rows[rows["reached"]].sort_values("seconds").iloc[0]
+    assert level(here.loc[method], fastest, "seconds")
+    if found[1] == "mnist":
+        assert level(modes["rounds"].loc[method], fastest, "seconds")
+
+
+# How often the cost of a method is how many times the smallest, by file and axis.
+
+
+def ratios(frame: pd.DataFrame, axis: str) -> pd.DataFrame:
+    """Return the cost relative to the cheapest method: a row per method, a column per case."""
+    rows = frame[frame["reached"] & ~frame["method"].isin(BASELINES)]
+    costs = rows.pivot_table(index="method", columns=CASE, values=axis, aggfunc="min")
+    return costs / costs.min()
+
+
+WAN = NETWORKS[NETWORKS["link"] == "wan"]
+AXIS_RATIOS = {axis: ratios(LINEAR, axis) for axis in AXES}
+NET_RATIOS = {axis: ratios(WAN, axis) for axis in AXES}
+HOME_SECONDS = ratios(NETWORKS[NETWORKS["link"] == "home"], "seconds")
+FEDAC_CV = ["fedac-i+cv", "fedac-i+cv+nesterov(1,0.3)"]
+
+
+def cases(frame: pd.DataFrame) -> int:
+    return len(frame[CASE].drop_duplicates())
+
+
+def best(costs: pd.DataFrame, methods: str | list[str], within: float = 1.0) -> int:
+    """Return in how many cases a method, or one of several, is within a factor of the cheapest."""
+    names = [methods] if isinstance(methods, str) else methods
+    return int((costs.reindex(names) <= within).any().sum())
+
+
+def reached(costs: pd.DataFrame, method: str) -> int:
+    return int(costs.loc[method].notna().sum()) if method in costs.index else 0
+
+
+def span(
+    costs: pd.DataFrame,
+    methods: str | list[str],
+    kinds: Iterable[str],
+    *problems: str,
+) -> tuple[float, float]:
+    """Return the smallest and the largest ratio in some cases."""
+    names = [methods] if isinstance(methods, str) else methods
+    chosen = [
+        case
+        for case in costs.columns
+        if case[1] in kinds and (not problems or case[0].startswith(problems))
+    ]
+    assert chosen
+    values = costs.loc[names, chosen].min()
+    return float(values.min()), float(values.max())
+
+
+def of_network(problem: str, clients: str, column: str) -> pd.Series:
+    return of_case(WAN, problem, clients).set_index("method")[column]
+
+
+def faster_baselines(methods: Iterable[str]) -> int:
+    """Return in how many cases a baseline needs fewer seconds than all other methods."""
+    costs = LINEAR[LINEAR["reached"]].groupby([*CASE, "method"])["seconds"].min().unstack()
+    others = costs.drop(columns=[*BASELINES]).min(axis=1).fillna(math.inf)
+    return int((costs[list(methods)].min(axis=1) < others).sum())
+
+
+def share_of_others(method: str) -> pd.Series:
+    """Return the seconds of a baseline relative to the best other method, where it is faster."""
+    costs = LINEAR[LINEAR["reached"]].groupby([*CASE, "method"])["seconds"].min().unstack()
+    share = costs[method] / costs.drop(columns=[*BASELINES]).min(axis=1)
+    return share[share < 1]
+
+
+def slow(problem: str, mode: str, method: str) -> float:
+    rows = SLOW[(SLOW["problem"] == problem) & (SLOW["mode"] == mode)]
+    return float(rows.set_index("method").loc[method, "seconds"])
+
+
+def two_digits(value: float) -> str:
+    return f"{value:.2f}" if value < 2 else f"{value:.1f}"
+
+
+Claim = tuple[str, str, Callable[[], Iterable[Any]]]
+A9A, DIGITS = "a9a", "digits"
+SPLIT = (A9A, DIGITS)
+CLAIMS: list[Claim] = [
+    # The page, a pattern, and what its groups must be.
+    (
+        "which-method.md",
+        r"take `feddyn` where megabytes are expensive \(fewest in (\d+) of (\d+) cases\), "
+        r"`momentum\(0.9\)` where rounds are \(level with the fewest in (\d+) of (\d+)\)",
+        lambda: [
+            best(NET_RATIOS["megabytes"], "feddyn"),
+            len(NET_RATIOS["rounds"].columns),
+            *held_in(WAN, WAN["clients"].unique(), "momentum(0.9)", "rounds").split(" of "),
+        ],
+    ),
+    (
+        "which-method.md",
+        r"At the end `fedac-i` classifies (\d+)% of the test images, `fedcm` (\d+)%, "
+        r"FedAvg (\d+)% and `adamw` (\d+)%",
+        lambda: accuracies("fedac-i", "fedcm", "fedavg", "adamw"),
+    ),
+    (
+        "which-method.md",
+        r"reaches (\d+) of (\d+) targets, `fedac-i` (\d+) and `feddyn` (\d+)",
+        lambda: [
+            reached(NET_RATIOS["rounds"], "momentum(0.9)"),
+            cases(NETWORKS),
+            reached(NET_RATIOS["rounds"], "fedac-i"),
+            reached(NET_RATIOS["rounds"], "feddyn"),
+        ],
+    ),
+    (
+        "which-method.md",
+        r"it needs ([\d.]+) and ([\d.]+) times the fewest rounds \(a9a, i.i.d.\)",
+        lambda: map(two_digits, span(AXIS_RATIOS["rounds"], "fedac-i", ALIKE, A9A)),
+    ),
+    (
+        "which-method.md",
+        r"it needs ([\d.]+) to ([\d.]+) times the fewest rounds on a9a and digits, and it is "
+        r"never the best of the (\d+) linear cases",
+        lambda: [
+            *(f"{x:.1f}" for x in span(AXIS_RATIOS["rounds"], "fedac-i", DIFFERENT, *SPLIT)),
+            cases(LINEAR) if not wins("fedac-i") else "never is wrong",
+        ],
+    ),
+    (
+        "which-method.md",
+        r"it needs the fewest rounds in (\d+) of (\d+)\. On networks it needs the fewest rounds in "
+        r"(\d+) of (\d+) cases that any method reaches and is within (10)% of them in (\d+), but "
+        r"never needs the fewest megabytes",
+        lambda: [
+            best(AXIS_RATIOS["rounds"], FEDAC_CV),
+            cases(LINEAR),
+            best(NET_RATIOS["rounds"], "fedac-i"),
+            len(NET_RATIOS["rounds"].columns),
+            10,
+            best(NET_RATIOS["rounds"], "fedac-i", 1.1)
+            if not best(NET_RATIOS["megabytes"], "fedac-i")
+            else "never is wrong",
+        ],
+    ),
+]  # fmt: skip
+
+
+def wins(method: str) -> int:
+    """Return how often a method is the cheapest on any axis of the linear cases."""
+    return sum(best(costs, method) for costs in AXIS_RATIOS.values())
+
+
+def accuracies(*methods: str) -> list[str]:
+    """Return percent of test images in the case that no method reaches: MNIST by label."""
+    values = of_network("mnist", "by label, all", "test_accuracy")
+    return [f"{100 * values[name]:.0f}" for name in methods]
+
+
+@pytest.mark.parametrize(("page", "pattern", "truth"), CLAIMS, ids=lambda value: str(value)[:50])
+def test_a_claim_is_true(page: str, pattern: str, truth: Callable[[], Iterable[Any]]) -> None:
+    found = re.search(pattern, text_of(page))
+    assert found, f"{page} says it no more, or in other words"
+    assert list(found.groups()) == [str(value) for value in truth()]
