@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
+
+from fedac.experiments.summary import label_of
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -163,8 +164,10 @@ def check_plain(text: str, costs: pd.Series) -> None:
 @pytest.mark.parametrize("row", [*rows_below("Slow and absent clients")], ids=answer_id)
 def test_an_answer_about_slow_clients_is_a_row_of_a_benchmark(row: list[str]) -> None:
     _, how, start, example, needs, in_rounds, plain = row
-    found, named = re.fullmatch(r"\[(\w+)\]\(slow-clients.csv\)", example), re.search("`(.+)`", how)
-    assert found and named
+    found = re.fullmatch(r"\[(\w+)\]\(slow-clients.csv\)", example)
+    named = re.search("`(.+)`", how)
+    assert found
+    assert named
     rows = SLOW[SLOW["problem"] == found[1]]
     modes = {str(mode): cheapest(of_mode, "seconds") for mode, of_mode in rows.groupby("mode")}
     here, method = modes[named[1]], start.strip("`")
@@ -336,8 +339,8 @@ CLAIMS: list[Claim] = [
     ),
     (
         "benchmark.md",
-        r"FedAc-I itself needs ([\d.]+) to ([\d.]+) times the fewest rounds, but it sends two vectors "
-        r"and so needs ([\d.]+) to ([\d.]+) times the megabytes",
+        r"FedAc-I itself needs ([\d.]+) to ([\d.]+) times the fewest rounds, but it sends two "
+        r"vectors and so needs ([\d.]+) to ([\d.]+) times the megabytes",
         lambda: [
             f"{x:.1f}"
             for axis in ("rounds", "megabytes")
@@ -456,8 +459,8 @@ CLAIMS: list[Claim] = [
     ),
     (
         "benchmark-networks.md",
-        r"fewest megabytes in (\d+) of the (\d+) cases that any method reaches, and the fewest rounds "
-        r"in (\d+):",
+        r"fewest megabytes in (\d+) of the (\d+) cases that any method reaches, and the fewest "
+        r"rounds in (\d+):",
         lambda: [
             best(NET_RATIOS["megabytes"], "feddyn"),
             len(NET_RATIOS["rounds"].columns),
@@ -466,8 +469,8 @@ CLAIMS: list[Claim] = [
     ),
     (
         "benchmark-networks.md",
-        r"it has the lowest accuracy of all methods: (\d+)% after 24 rounds; FedAvg (\d+)%, FedAc-I "
-        r"(\d+)%",
+        r"it has the lowest accuracy of all methods: (\d+)% after 24 rounds; FedAvg (\d+)%, "
+        r"FedAc-I (\d+)%",
         lambda: accuracies(
             of_network("mnist", "by label, all", "test_accuracy").idxmin(), "fedavg", "fedac-i"
         ),
@@ -482,8 +485,8 @@ CLAIMS: list[Claim] = [
     ),
     (
         "benchmark-networks.md",
-        r"Tuned like a step size, it reaches the target in (\d+) of (\d+) cases and is within 10% of "
-        r"the fewest rounds in (\d+)",
+        r"Tuned like a step size, it reaches the target in (\d+) of (\d+) cases and is within 10% "
+        r"of the fewest rounds in (\d+)",
         lambda: [
             reached(NET_RATIOS["rounds"], "fedac-i"),
             cases(NETWORKS),
@@ -511,9 +514,9 @@ CLAIMS: list[Claim] = [
     ),
     (
         "benchmark-networks.md",
-        r"SCAFFOLD reaches (\d+) targets and never wins; `fedac-i\+cv` reaches (\d+) but needs more "
-        r"rounds than FedAc-I in each. SCAFFOLD-M reaches (\d+), in (\d+) of them with fewer rounds "
-        r"than both",
+        r"SCAFFOLD reaches (\d+) targets and never wins; `fedac-i\+cv` reaches (\d+) but needs "
+        r"more rounds than FedAc-I in each. SCAFFOLD-M reaches (\d+), in (\d+) of them with fewer "
+        r"rounds than both",
         lambda: [
             reached(NET_RATIOS["rounds"], "scaffold"),
             reached(NET_RATIOS["rounds"], "fedac-i+cv")
@@ -525,8 +528,8 @@ CLAIMS: list[Claim] = [
     ),
     (
         "slow-clients.md",
-        r"every method that bears asynchronous rounds is ([\d.]+) to ([\d.]+) times faster with them: "
-        r"FedAvg needs (\d+) simulated seconds instead of (\d+), SCAFFOLD (\d+) instead of (\d+), "
+        r"every method that bears asynchronous rounds is ([\d.]+) to ([\d.]+) times faster with "
+        r"them: FedAvg needs (\d+) simulated seconds instead of (\d+), SCAFFOLD (\d+) instead of (\d+), "
         r"FedAdam (\d+) instead of (\d+)",
         lambda: [
             *(f"{x:.1f}" for x in speedups()),
@@ -615,4 +618,56 @@ def test_no_number_of_the_advice_is_left_unchecked() -> None:
             text = re.sub(pattern, "", text)
     text = re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)  # tables
     text = re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)", "", text, flags=re.DOTALL)
-    assert re.findall(r".*\d.*", text.replace("90% prediction interval", "").replace("a9a", "")) == []
+    assert (
+        re.findall(r".*\d.*", text.replace("90% prediction interval", "").replace("a9a", "")) == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "page", "frame"),
+    [
+        ("benchmark_page", "benchmark.md", LINEAR),
+        ("networks_page", "benchmark-networks.md", NETWORKS),
+        ("modes_page", "slow-clients.md", SLOW),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_table_is_the_one_of_its_file(
+    script: str, page: str, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if script != "benchmark_page":
+        pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    tables = import_module(script).tables(frame)
+    assert tables
+    for name, table in tables.items():
+        found = (DOCS / page).read_text(encoding="utf-8").split(f"<!-- {name} -->\n")[1]
+        assert found.split(f"\n<!-- end of {name} -->")[0] == table, name
+
+
+def test_the_best_of_a_case_is_the_one_of_the_file() -> None:
+    """Of these tables, the script needs single runs only for how many methods are level."""
+    for problem in LINEAR["problem"].unique():
+        _, after = text_of("benchmark.md").split(f"**{problem}, target ")
+        for clients in LINEAR["clients"].unique():
+            cells = re.search(rf"^\| {re.escape(clients)} \| (.*) \|$", after, re.MULTILINE)
+            assert cells
+            winners, known = cells[1].split(" | ")[:3], cells[1].split(" | ")[3:]
+            of_clients = of_case(LINEAR, problem, clients)
+            for axis, winner in zip(AXES, winners, strict=True):
+                rows = cheapest(of_clients[~of_clients["method"].isin(BASELINES)], axis)
+                pattern = (
+                    r"\*\*(.+)\*\*, K=(\d+): ([\d.]+) \(([\d.]+) to ([\d.]+)\)(?:; \d+ level)?"
+                )
+                found = re.fullmatch(pattern, winner)
+                assert (found is None) == (len(rows) == 0) == (winner == "none")
+                if found:
+                    best_row = rows[[label_of(name) == found[1] for name in rows.index]].iloc[0]
+                    assert best_row[axis] == rows[axis].iloc[0]
+                    assert int(found[2]) == best_row["K"]
+                    for text, end in zip(found.groups()[2:], ("", "_low", "_high"), strict=True):
+                        assert says(text, best_row[axis + end]), (problem, clients, axis, text)
+            for name, cell in zip((*PLAIN, "lbfgs"), known, strict=True):
+                for text, axis in zip(cell.split(", "), AXES, strict=True):
+                    value = cheapest(of_clients, axis)[axis].get(name, math.nan)
+                    assert says(text, value), (problem, clients, name, axis, text)
