@@ -529,8 +529,8 @@ CLAIMS: list[Claim] = [
     (
         "slow-clients.md",
         r"every method that bears asynchronous rounds is ([\d.]+) to ([\d.]+) times faster with "
-        r"them: FedAvg needs (\d+) simulated seconds instead of (\d+), SCAFFOLD (\d+) instead of (\d+), "
-        r"FedAdam (\d+) instead of (\d+)",
+        r"them: FedAvg needs (\d+) simulated seconds instead of (\d+), SCAFFOLD (\d+) "
+        r"instead of (\d+), FedAdam (\d+) instead of (\d+)",
         lambda: [
             *(f"{x:.1f}" for x in speedups()),
             *(
