@@ -320,6 +320,15 @@ CLAIMS: list[Claim] = [
         ],
     ),
     (
+        "which-method.md",
+        r"`(fedac-i)`, `(fedavgm)` and `(diloco)` miss the target with `buffer\(5\)`",
+        lambda: [
+            name
+            for name in ("fedac-i", "fedavgm", "diloco")
+            if math.isnan(slow("a9a", "buffer(5)", name))
+        ],
+    ),
+    (
         "benchmark.md",
         r"fewest seconds in (\d+) of (\d+) cases, L-BFGS ([\d.]+) to ([\d.]+) times the seconds of "
         r"the best other method",
