@@ -34,17 +34,17 @@ DIFFERENT = ("dirichlet(0.3)", "by label")
 KINDS = {
     "Linear models": {
         "all answer, full gradients": (*ALIKE, *DIFFERENT, *EPOCH, *TENTH),
-        "alike, all take part": ALIKE,
-        "different, all take part": DIFFERENT,
+        "similar, all present": ALIKE,
+        "different, all present": DIFFERENT,
         "different, a round is an epoch": EPOCH,
-        "different, a tenth take part": TENTH,
+        "different, a tenth present": TENTH,
         "any, and a large batch is cheap": (*ALIKE, *DIFFERENT, *EPOCH, *TENTH),
     },
     "Networks": {
-        "alike": ("i.i.d., all", "i.i.d., 10%"),
-        "different, all take part": ("dirichlet(0.3), all", "dirichlet(0.3), all, an epoch"),
+        "similar": ("i.i.d., all", "i.i.d., 10%"),
+        "different, all present": ("dirichlet(0.3), all", "dirichlet(0.3), all, an epoch"),
         "each its own labels": ("by label, all",),
-        "different, a tenth take part": ("dirichlet(0.3), 10%", "speakers, 10%"),
+        "different, a tenth present": ("dirichlet(0.3), 10%", "speakers, 10%"),
     },
 }
 LOSS = "training loss at the end"
@@ -101,7 +101,7 @@ def rows_below(title: str) -> Iterator[list[str]]:
 
 
 ANSWERS = [(title, row) for title in KINDS for row in rows_below(title)]
-BAND = r"([\d.]+) \(([\d.]+) to ([\d.]+)\); (\d+)"
+BAND = r"([\d.]+) \(([\d.]+) to ([\d.]+)\); (\d+) level"
 
 
 def answer_id(value: object) -> str | None:
@@ -359,7 +359,7 @@ CLAIMS: list[Claim] = [
     (
         "benchmark.md",
         r"need the fewest rounds in (\d) of (\d) cases on a9a and digits; plain FedAc-I needs "
-        r"([\d.]+) to ([\d.]+) times as many",
+        r"([\d.]+) to ([\d.]+) times the fewest",
         lambda: [
             *won(AXIS_RATIOS["rounds"], [*FEDAC_CV, "fedavg+cv+nesterov(1,0.9)"], DIFFERENT),
             *tenths(AXIS_RATIOS["rounds"], "fedac-i", DIFFERENT),
