@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fedac.simulation import Result, Run, Schedule
     from fedac.simulation.simulator import simulate
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "Algorithm",

@@ -164,5 +164,5 @@ def import_ray() -> Any:
     try:
         import ray
     except ModuleNotFoundError:
-        raise MissingPackageError("Ray is not installed: pip install 'fedac[ray]'") from None
+        raise MissingPackageError("Ray is not installed: pip install ray") from None
     return ray

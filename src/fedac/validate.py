@@ -41,7 +41,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
 
 
 # For every place where a user may ask for it.
-NO_L1 = "an L1 penalty needs a proximal step, which no method has yet: use l2"
+NO_L1 = "an L1 penalty belongs to a method: use l2, or the method dualavg(l1)"
 
 
 def look_up(kind: str, name: str, table: Mapping[str, T]) -> T:

@@ -119,6 +119,9 @@ def test_well_known_names_are_their_pieces(name: str) -> None:
     [
         ("fedac-i+cvv", r"unknown memory or server rule 'cvv'; did you mean 'cv'\? known: .*yogi"),
         ("fedac-i+cv+cv", "'cv' is given twice"),
+        ("fedac-i+mimelite(0.5)", "'mimelite' is a local rule; a method has one, and it comes fi"),
+        ("fedavg+sgd", "'sgd' is a local rule; a method has one, and it comes first"),
+        ("fedac-i+scaffold", r"'scaffold' is a method of its own, fedavg \+ cv; add a piece"),
         ("fedac-i+scaffnew", "only with the local rule fedavg"),
         ("scaffnew+step(2)", "needs the plain average"),
         ("fedavg+local", "has only one; use fedac-i"),

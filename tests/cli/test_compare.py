@@ -68,8 +68,8 @@ def test_metrics_of_a_test_set(fedac):
         (("--target", "mse 1", "--test", 0.2), "such as 'accuracy 0.85' (also auc, log-loss, r2,"),
         (("--target", "r2 0.5", "--test", 0.2), "use accuracy or auc or log-loss"),
         (("--test", 0.2, "--test-clients", 0.2), "use either of them, not both"),
-        (("--l1", 0.1), "there is no option --l1: an L1 penalty needs a proximal step"),
-        (("--loss", "lasso"), "there is no loss lasso: an L1 penalty needs a proximal step"),
+        (("--l1", 0.1), "there is no option --l1: an L1 penalty belongs to a method"),
+        (("--loss", "lasso"), "there is no loss lasso: an L1 penalty belongs to a method"),
     ],
 )
 def test_one_line_for_a_target_or_penalty_that_cannot_be(fedac, options, message):

@@ -95,3 +95,71 @@ def test_a_baseline_needs_a_linear_model(task):
 def test_held_out_clients_of_a_network_are_refused(task):
     with pytest.raises(InputError, match=r"pass the rows of some clients to the Network"):
         compare(task, "fedavg", clients=HOSPITALS[:320], test_clients=0.2, **SMALL)
+
+
+def test_other_test_rows_and_metrics_are_other_runs(tmp_path):
+    options = SMALL | {"clients": HOSPITALS[:320], "methods": ["fedavg"], "tries": 4}
+    right = (X[320:], Y[320:])
+    wrong = (X[320:], (Y[320:] + 1) % 10)
+    given = [
+        {"test": right}, {"test": wrong},
+        {"test": right, "metrics": {"recall": lambda output, target: 0.25}},
+        {"test": right, "metrics": {"recall": lambda output, target: 0.5}},
+    ]  # fmt: skip
+    found = [compare(Network(make, X[:320], Y[:320], **one), **options, out=tmp_path).table
+             for one in given]  # fmt: skip
+    assert found[0]["test_accuracy"][0] > found[1]["test_accuracy"][0] + 0.1
+    assert [table["test_recall"][0] for table in found[2:]] == [0.25, 0.5]
+
+
+def test_functions_of_the_user_are_columns_and_targets():
+    def three(output, target):
+        """Return the share of threes that are found."""
+        return float((output.argmax(1) == target)[target == 3].double().mean())
+
+    def error(output, target):
+        return -float((output.argmax(1) != target).double().mean())
+
+    mine = Network(
+        make, X[:320], Y[:320], test=(X[320:], Y[320:]), metrics={"Three": three, "error": error}
+    )
+    options = SMALL | {"clients": HOSPITALS[:320]}
+    found = compare(mine, ["fedavg", "scaffold"], target="Three 0.8", **options)
+    assert {"test_Three", "test_error"} <= {*found.table}
+    assert "it reached a Three of 0.8 on the test set in" in found.verdict
+    assert found.rows[0].metrics["Three"] > 0.6
+    curve = found.rows[0].curves[0]
+    first = next(r for r, value in zip(curve.rounds, curve.metrics["Three"], strict=True)
+                 if value >= 0.8)  # fmt: skip
+    assert curve.cost_of(found.question.target, "rounds") == first
+    assert compare(mine, ["fedavg"], target="error -0.6", **options).rows[0].reached
+    with pytest.raises(InputError, match=r"worst, Three, error\), got 'four 0[.]5'"):
+        compare(mine, ["fedavg"], target="four 0.5", **options)
+
+
+def test_a_comparison_in_which_nothing_was_learned_has_no_winner():
+    def flat() -> nn.Module:
+        layer = nn.Linear(2, 2)
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+        return layer
+
+    clients = np.repeat(np.arange(5), 8)
+    dead = Network(flat, np.zeros((40, 2)), np.arange(40) % 2)  # nothing tells the classes apart
+    options = {"K": 2, "rounds": 3, "tries": 4, "repeats": 2, "batch": "full", "jobs": 1}
+    said = compare(dead, ["fedavg", "fedavgm"], clients=clients, **options).verdict
+    assert said == (
+        "No method learned anything: the training loss is 0.693 at the start and 0.693 at the end. "
+        "Check the data and the model, or use more rounds."
+    )
+
+
+def test_a_target_that_some_seeds_reach_at_the_start(task):
+    """Every seed has a network of its own, and the check before the runs knows only the first."""
+    first = [task.evaluate(task.start(seed))["accuracy"] for seed in range(1, 12)]
+    value = np.nextafter(first[0], 1)
+    assert max(first) > value
+    found = compare(task, ["fedavg", "fedavgm"], target=f"accuracy {value}",
+                    **SMALL | {"clients": HOSPITALS[:320], "repeats": 10})  # fmt: skip
+    assert 0 in [curve.cost_of(found.question.target, "rounds") for curve in found.rows[0].curves]
+    assert " are level: " in found.verdict

@@ -25,7 +25,13 @@ from fedac.federation.spec import Spec
 from fedac.torch import LocalOptimizer, synchronize
 
 TUNED = ("fedavg+nesterov(1.4,0.6)", "fedavg+adam(0.03,0.9,0.99,0.001)+cv")
-OTHERS = ("mb-ac-sgd", "adamw(0.8,0.99,1e-06,0.1)+momentum(1,0.5)", "fedac.algorithms:FEDAC_II")
+OTHERS = (
+    "mimelite(0.5)",
+    "scaffold-m",
+    "mb-ac-sgd",
+    "adamw(0.8,0.99,1e-06,0.1)+momentum(1,0.5)",
+    "fedac.algorithms:FEDAC_II",
+)
 METHODS = (*NETWORK_METHODS, *TUNED, *OTHERS)
 K, ROUNDS, ETA, MU = small.K, small.ROUNDS, small.ETA, small.MU
 X, Y, _ = small.make_data()
@@ -86,6 +92,7 @@ def test_the_lines_for_pytorch_run_as_simulated(method):
     names = {
         "LocalOptimizer": LocalOptimizer, "synchronize": synchronize, "torch": torch,
         "fedac": fedac, "model": model, "dataset": X,
+        "full_gradient": lambda: cross_entropy(model(X), Y).backward(),
     }  # fmt: skip
     for line in code(lines(method), "optimizer = ", "synchronize("):
         exec(line, names)
@@ -117,6 +124,9 @@ def test_the_line_for_flower_runs_as_simulated(method, monkeypatch):
         assert said[-1].startswith("Clients pass the AdamW above to local_training")
         assert get(strategy.algorithm).server == get(method).server
         return
+    if method.startswith("mimelite"):
+        assert said[-1] == "Clients with a loop of their own pass full_gradient to local_training."
+        said.pop()
     assert said[-1] == line
     owners, theirs = simulated(method, clients=2)
 
@@ -147,6 +157,7 @@ def test_options_that_are_not_the_default_are_handed_over(method, wire, monkeypa
     names = {
         "LocalOptimizer": LocalOptimizer, "synchronize": synchronize, "torch": torch,
         "fedac": fedac, "model": small.make_module(), "dataset": X, "LocalStrategy": LocalStrategy,
+        "full_gradient": list,
     }  # fmt: skip
     for line in code(said, "optimizer = ", "synchronize(", "strategy = "):
         assert "examples" not in line
@@ -194,3 +205,9 @@ def test_a_method_of_the_users_own_is_composed():
     given = 'fedac.compose(fedac.algorithms.FEDAC_II, "cv", "nesterov(1,0.3)")'
     assert f"LocalOptimizer(model.parameters(), {given}, lr=" in line
     assert eval(given).name == name
+
+
+def test_rounds_of_epochs_are_said_to_be():
+    said = "\n".join(lines("feddyn", epochs=2))
+    assert "clients passed 2 times through their rows in a round, 3 steps on average" in said
+    assert said.endswith("The steps are those of the clients' own training: let it pass as often.")

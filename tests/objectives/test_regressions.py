@@ -89,7 +89,9 @@ def test_smoothness_of_wide_data(n, weighted):
 
 @pytest.mark.parametrize("name", ["l1", "lasso", "elastic-net"])
 def test_l1_is_refused_in_words(name):
-    with pytest.raises(InputError, match=f"no loss {name}: an L1 penalty needs a proximal"):
+    with pytest.raises(
+        InputError, match=f"no loss {name}: an L1 penalty belongs to a method: use l2, or"
+    ):
         find_loss(name)
 
 

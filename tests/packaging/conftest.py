@@ -93,13 +93,13 @@ class Fresh:
 
 @pytest.fixture(scope="session")
 def fresh(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Fresh:
-    """Return an environment with the wheel, as after `pip install fedac`."""
+    """Return an environment with the wheel, as after `pip install` of the wheel."""
     return install(wheel, "", tmp_path_factory.mktemp("fresh"))
 
 
 @pytest.fixture(scope="session")
 def fresh_torch(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Fresh:
-    """Return an environment as after `pip install 'fedac[torch]'`."""
+    """Return an environment as after installing the wheel with its extra `torch`."""
     return install(wheel, "[torch]", tmp_path_factory.mktemp("fresh_torch"))
 
 

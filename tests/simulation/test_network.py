@@ -597,6 +597,29 @@ def test_back_ends_agree(options, precision, tolerance):
     assert_same(loop, batched, tolerance)
 
 
+@pytest.mark.slow  # compiles
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch, in its compiler
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch": 2, "eta": [0.2, 0.05]},
+        {"task": "norm", "batch": 4, "clients": np.arange(61) % 6, "precision": "float32"},
+        KINDS_OF_ROUNDS["epochs"],
+    ],
+    ids=["methods and lanes", "buffers", "unequal steps"],
+)
+def test_compiled_steps_agree_with_the_loop(options):
+    options = dict(options)
+    if options.pop("task", None):
+        norm = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)).double()
+        options["task"] = make_task(norm)
+    methods = [*SOME, "momentum(0.9)"]
+    loop = run(methods, backend="loop", **options)
+    compiled = run(methods, backend=None, compile=True, **options)
+    assert compiled.backend == "batched"
+    assert_same(loop, compiled, 1e-12 if "precision" not in options else 1e-5)
+
+
 @both_backends
 def test_a_run_repeats_to_the_last_bit(backend):
     options = {"precision": "float32", "backend": backend, "batch": 2}
@@ -772,6 +795,13 @@ def test_own_metrics_and_test_rows_of_simulate():
     found = run("fedavg", task, test=(X[:5], Y[:5])).runs[0].metrics["largest"]
     vector_to_parameters(START, MLP.parameters())
     assert found[0] == float(MLP(X[:5]).detach().abs().max())
+
+
+@pytest.mark.parametrize("metrics", ["accuracy", {"largest": lambda output, target: 1.0}])
+def test_metrics_need_test_rows(metrics):
+    name = metrics if isinstance(metrics, str) else "largest"
+    with pytest.raises(InputError, match=rf"'{name}' needs a test set: add test=\(X, y\)"):
+        run("fedavg", make_task(metrics=metrics))
 
 
 def test_the_trained_module_gives_the_recorded_metrics():

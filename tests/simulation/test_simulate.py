@@ -32,6 +32,31 @@ def test_there_must_be_a_step_size(eta) -> None:
         run(eta=eta)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"K": [2, 2]}, "K has 2 numbers of steps for 4 clients: give one for each"),
+        ({"K": []}, "K has 0 numbers of steps for 4 clients"),
+        ({"K": np.ones((4, 1), int)}, "K has 4 numbers of steps for 4 clients"),
+        ({"K": [0, 2, 2, 2]}, r"K \(local steps\) must be a whole number, at least 1, got 0"),
+        ({"K": [1.5, 2, 2, 2]}, r"K \(local steps\) must be a whole number, at least 1, got 1[.]5"),
+        ({"K": ["a", 2, 2, 2]}, r"K \(local steps\) must be a whole number, at least 1, got 'a'"),
+        ({"K": [10**30, 2, 2, 2]}, r"K \(local steps\) must be below 2\^63, got 1000000"),
+        ({"K": [2, 2, 2, 2], "rounds": None, "T": 8}, "K of every client needs rounds"),
+        ({"K": [2, 2, 2, 3], "algorithm": "fedavg-weighted"}, "clients must take the same number"),
+        ({"K": None, "epochs": 0}, "epochs must be a whole number, at least 1, got 0"),
+        ({"K": None, "epochs": 0.5}, "epochs must be a whole number, at least 1, got 0[.]5"),
+        ({"epochs": 1}, "epochs and K both give the steps of a round: use one"),
+        ({"K": Schedule.every(2, steps=8), "epochs": 1, "rounds": None}, "epochs and a Schedule"),
+        ({"l1": 0.1}, r"use the method 'dualavg\(l1\)'"),
+    ],
+)
+def test_steps_of_clients_that_cannot_be(changes, message) -> None:
+    objective = LeastSquares(np.eye(4), np.ones(4))
+    with pytest.raises((InputError, TypeError), match=message):
+        run(**{"objective": objective, "T": None, "rounds": 3, "mu": 1.0, **changes})
+
+
 def test_there_must_be_an_algorithm() -> None:
     with pytest.raises(InputError, match="at least one algorithm and at least one step size"):
         run(algorithm=[])

@@ -247,6 +247,11 @@ def _make_local_rule(text: str) -> Algorithm:
 def _make_server_rule(text: str) -> ServerRule:
     name = parse_piece(text).name
     if name not in SERVER_RULES:
+        if name in (*LOCAL_RULES, *SYNONYMS):
+            raise InputError(f"'{name}' is a local rule; a method has one, and it comes first")
+        if name in WELL_KNOWN:
+            pieces = " + ".join(WELL_KNOWN[name].pieces)
+            raise InputError(f"'{name}' is a method of its own, {pieces}; add a piece instead")
         raise unknown_name("memory or server rule", name, [*MEMORIES, *SERVER_RULES])
     make = SERVER_RULES[name].make
     rule: ServerRule = _build(make, text, _bind(make, text))

@@ -19,7 +19,7 @@ from fedac.validate import unknown_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-ON_RAY = "Run on a Ray cluster instead; requires pip install 'fedac[ray]'."
+ON_RAY = "Run on a Ray cluster instead; requires pip install ray."
 MEGABYTES = "MB: sent and received by a client that is present in every round."
 
 

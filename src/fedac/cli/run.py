@@ -43,7 +43,7 @@ METRIC_FORMATS = {
 @click.option("--engine", help="fast, network or reference (default: chosen automatically).")
 @click.option("--threads", type=int, help="Threads (default: all cores).")
 @options.on_ray_options(
-    "Share the workers among all nodes of a Ray cluster: needs pip install 'fedac[ray]'."
+    "Share the workers among all nodes of a Ray cluster: needs pip install ray."
 )
 @options.json_option("Print one JSON object; a diverged run has final_loss null.")
 def run_command(

@@ -423,9 +423,7 @@ def _read_parquet(path: Path) -> DataFrame:
     try:
         return pd.read_parquet(path)
     except ImportError:
-        raise DataError(
-            f"{path}: reading Parquet needs pyarrow: pip install 'fedac[parquet]'"
-        ) from None
+        raise DataError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is not a Parquet file: {error}") from None
 

@@ -87,7 +87,7 @@ def write_parquet(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
     try:
         import_module("pyarrow")
     except ImportError:
-        raise InputError("Parquet needs pyarrow: pip install 'fedac[parquet]'") from None
+        raise InputError("Parquet needs pyarrow: pip install pyarrow") from None
     return _write(with_costs(store.frame(), link).drop(columns=TRAFFIC), path, parquet=True)
 
 

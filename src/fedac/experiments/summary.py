@@ -252,8 +252,15 @@ def predict(values: Iterable[float], *, slack: float = 0.0) -> Band:
 
 
 def predict_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Band:
-    """Predict the ratio of two results, seed by seed, so that the effect of a seed cancels."""
-    return predict([one / other for one, other in zip(ours, theirs, strict=True)])
+    """Predict the ratio of two results, seed by seed, so that the effect of a seed cancels.
+
+    A cost is 0 if a seed starts at the target.
+
+    >>> predict_ratio([0.0, 2.0], [0.0, 2.0]).middle, predict_ratio([1.0, 2.0], [0.0, 2.0]).middle
+    (1.0, inf)
+    """
+    pairs = zip(ours, theirs, strict=True)
+    return predict([1.0 if a == b else a / b if b else math.inf for a, b in pairs])
 
 
 def band_text(band: tuple[float, float, float], write: Callable[[float], str]) -> str:

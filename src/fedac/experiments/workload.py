@@ -219,8 +219,8 @@ class Workload:
                 steps=tuple(found.steps.tolist()), losses=tuple(found.loss.tolist()),
                 test_losses=tuple(found.test_loss.tolist()),
                 test_accuracies=tuple(found.test_accuracy.tolist()),
-                metrics={name: found.metrics[name].tolist() for name in FURTHER_METRICS
-                         if name in found.metrics},
+                metrics={name: trace.tolist() for name, trace in found.metrics.items()
+                         if name not in ("loss", "accuracy")},
                 bytes_up=found.bytes_up, bytes_down=found.bytes_down,
                 minibatch=self.algorithms[run.algorithm].minibatch,
                 n_samples=self.objective.n_samples, n_features=self.objective.dim,
@@ -343,7 +343,7 @@ def list_groups(spec: Spec, task: Workload, data: Dataset) -> list[Group]:
         "data_hash": objective_hash(task.objective, own=":" in task.loss),
         "rows_hash": rows_hash(data),
         "test": task.test.name if task.test else None,
-        "test_hash": rows_hash(task.test) if task.test else "",
+        "test_hash": _test_hash(task),
         "mu": spec.mu or getattr(task.objective, "strong_convexity", None),
     }
     algorithms = {name: find_algorithm(name) for name in spec.several("algorithm")}
@@ -392,6 +392,13 @@ def objective_hash(objective: Objective, *, own: bool) -> str:
     gradient = objective.gradient(np.linspace(-1.0, 1.0, objective.dim))
     values = " ".join(f"{value:.9g}" for value in gradient)
     return hashlib.sha256(f"{objective.fingerprint()} {values}".encode()).hexdigest()
+
+
+def _test_hash(task: Workload) -> str:
+    """Return a hash of the test rows; those of a `Network` of the user's are its own."""
+    if task.test is not None:
+        return rows_hash(task.test)
+    return task.objective.test_fingerprint() if task.objective.is_network else ""
 
 
 def rows_hash(data: Dataset) -> str:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 try:
     import flwr as _flwr  # noqa: F401
 except ModuleNotFoundError as error:  # pragma: no cover
-    raise ModuleNotFoundError("fedac.flower needs Flower: pip install 'fedac[flower]'") from error
+    raise ModuleNotFoundError(
+        "fedac.flower needs Flower: pip install 'flwr[simulation]>=1.41,<1.42'"
+    ) from error
 
 from fedac.flower._client.app import Model, client_app, tell_number
 from fedac.flower._client.round import Step, local_steps

@@ -57,7 +57,7 @@ INSTEAD = {
     "fraction_fit": "participation", "fraction": "participation", "weight_decay": "l2",
     "random_state": "seed", "methods": "algorithm", "optimizer": "algorithm",
     "label": LOAD, "target": LOAD, "standardize": LOAD, "momentum": MOMENTUM,
-    "local_epochs": "epochs", "l1": "l2, because L1 needs a proximal step, which no method has yet",
+    "local_epochs": "epochs", "l1": "use the method 'dualavg(l1)'",
 }  # fmt: skip
 StepSizes = float | Decay | Sequence[float | Decay]
 
@@ -210,8 +210,8 @@ def simulate(
         How a network computes gradients: all clients at once, or one by one. Default: the faster,
         by timing a few steps; the result names it.
     compile : bool
-        Compile the batched back end of a network with `torch.compile`, which takes seconds to
-        minutes. Small MLPs do not become faster by it.
+        Compile the local steps of a network with `torch.compile`, which takes about half a minute
+        and pays off in long runs of small networks.
     device : str, optional
         Of a network, such as "cuda" or "mps". Default: "cpu".
     checkpoint : path, optional
@@ -353,6 +353,8 @@ def _steps_of_clients(K: Any, M: int) -> npt.NDArray[np.int64]:
     steps = [require_count("K (local steps)", one) for one in np.asarray(K, object).reshape(-1)]
     if np.ndim(K) > 1 or len(steps) != M:
         raise InputError(f"K has {len(steps)} numbers of steps for {M} clients: give one for each")
+    if max(steps) >= 2**63:
+        raise InputError(f"K (local steps) must be below 2^63, got {max(steps)}")
     return np.array(steps, np.int64)
 
 
@@ -615,7 +617,10 @@ def _step_sizes(
 
 def held_out(objective: Objective, test: Dataset | tuple[Any, Any] | None) -> HeldOut | None:
     """Return the test rows, in the columns of the objective."""
-    if test is None or objective.is_network:  # a network has its own test rows
+    if objective.is_network:  # has its own test rows
+        objective.require_test()  # type: ignore[attr-defined]
+        return None
+    if test is None:
         return None
     if not isinstance(objective, DataObjective):
         raise InputError(f"test needs a linear model, not {type(objective).__name__}")

@@ -13,7 +13,7 @@ from __future__ import annotations
 try:
     import torch as _torch  # noqa: F401
 except ModuleNotFoundError as error:  # pragma: no cover
-    raise ModuleNotFoundError("fedac.torch needs PyTorch: pip install 'fedac[torch]'") from error
+    raise ModuleNotFoundError("fedac.torch needs PyTorch: pip install torch") from error
 
 from fedac.torch._communication import NonFiniteStateError, WorkerLostError
 from fedac.torch._costs import round_seconds, traffic

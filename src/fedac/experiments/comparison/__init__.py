@@ -140,8 +140,9 @@ def compare(
         Instead of `test`: a share of the clients, which is held out.
     target : float or str, optional
         Target suboptimality (for networks: training loss), or a metric on the test set and its
-        value: ``"accuracy 0.85"``, also auc, log-loss, r2 and mae. If omitted, methods are tuned
-        for and ranked by suboptimality within the budget.
+        value: ``"accuracy 0.85"``, also auc, log-loss, r2 and mae, or a function among the
+        metrics of a `Network`, of which larger values count as better. If omitted, methods are
+        tuned for and ranked by suboptimality within the budget.
     budget : str, optional
         "100 rounds", "2MB" or "60s". Default: the whole run with a target; otherwise the time of
         the shortest run.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedac.algorithms import get
+from fedac.algorithms import Algorithm, get
 from fedac.algorithms.linear import linear_form
 from fedac.algorithms.parsing import find_algorithm, split_names
 from fedac.errors import InputError
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 AS_LOCAL = {"mb-sgd": "fedavg", "mb-ac-sgd": "fedac-vanilla"}
 # The numbers of AdamW, ours and PyTorch's, unless the method's name has others.
 ADAMW = (0.9, 0.999, 1e-8, 0.01)
+FULL_GRADIENT = (
+    "full_gradient is a function of yours that calls backward() on the mean loss of all rows."
+)
 SIMULATOR_ONLY = "To run it, use fedac.simulate: it works neither in PyTorch nor in Flower."
 
 
@@ -35,11 +38,12 @@ def hand_over(row: Row, spec: Spec) -> list[str]:
     if row.algorithm in AS_LOCAL:
         local, K = AS_LOCAL[row.algorithm], 1
         method, how = f'"{local}"', f"as {get(local).label} with {_one_step(row, spec)}"
-    adamw = _as_adamw(row)
+    adamw, full = _as_adamw(row), "gradient" in _algorithm(row).asks
     if adamw is None:
         if not _is_linear(row, row.eta):
             return [SIMULATOR_ONLY]
-        optimizer = f"LocalOptimizer(model.parameters(), {method}, lr={lr}, local_steps={K}{mu})"
+        numbers = f"lr={lr}, local_steps={K}{mu}" + ", full_gradient=full_gradient" * full
+        optimizer = f"LocalOptimizer(model.parameters(), {method}, {numbers})"
     else:
         numbers, server = adamw
         optimizer = f"torch.optim.AdamW(model.parameters(), lr={lr}{numbers})"
@@ -56,12 +60,24 @@ def hand_over(row: Row, spec: Spec) -> list[str]:
         f"optimizer = {optimizer}",
         f"synchronize(optimizer, model{steps}{weighting}{examples}{wire})",
     ]
+    if full:
+        lines.append(FULL_GRADIENT)
+    if spec.epochs is not None:
+        lines.append(
+            f"In the comparison, clients passed {spec.epochs} time{'s' * (spec.epochs != 1)} "
+            f"through their rows in a round, {K} steps on average. For this, train inside "
+            "averages.join(), with the steps of the longest loader as local_steps."
+        )
     if sample:
         lines.append("PyTorch has no client sampling: all processes train in every round.")
     lines += [
         "In Flower (fedac.flower):",
         f"strategy = LocalStrategy({method}, eta={lr}, {federated})",
     ]
+    if full:
+        lines.append("Clients with a loop of their own pass full_gradient to local_training.")
+    if spec.epochs is not None:
+        lines.append("The steps are those of the clients' own training: let it pass as often.")
     if adamw is not None:
         lines.append(
             "Clients pass the AdamW above to local_training and save its state each round."
@@ -77,6 +93,10 @@ def _in_python(row: Row) -> str:
     found = own.replace(":", ".")
     pieces = "".join(f', "{piece}"' for piece in others)  # no server numbers are tuned
     return f"fedac.compose({found}{pieces})" if pieces else found
+
+
+def _algorithm(row: Row) -> Algorithm:
+    return find_algorithm(row.method if ":" in row.method else row.algorithm)
 
 
 def _as_adamw(row: Row) -> tuple[str, str] | None:
@@ -97,7 +117,7 @@ def _as_adamw(row: Row) -> tuple[str, str] | None:
 
 def _is_linear(row: Row, eta: float) -> bool:
     """Return whether PyTorch and Flower can take the local steps."""
-    algorithm = find_algorithm(row.method if ":" in row.method else row.algorithm)
+    algorithm = _algorithm(row)
     try:
         linear_form(algorithm, algorithm.couple(eta=eta, mu=row.mu or 1.0, K=row.K))
     except InputError:

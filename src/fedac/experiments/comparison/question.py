@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
@@ -89,31 +89,32 @@ class Budget(NamedTuple):
 class Target(NamedTuple):
     """A value to reach: of the suboptimality, or of a metric on the test set."""
 
-    metric: str  # SUBOPTIMALITY or one of METRICS
+    metric: str  # SUBOPTIMALITY, one of METRICS, or a function of the user's by name
     value: float
 
     @classmethod
-    def parse(cls, given: float | str) -> Target:
-        """Parse a target: a suboptimality, or a metric and its value.
+    def parse(cls, given: float | str, own: Collection[str] = ()) -> Target:
+        """Parse a target: a suboptimality, or a metric and its value; `own` are further names.
 
         >>> Target.parse(0.01), str(Target.parse("Log-loss 0.3"))
         (Target(metric='suboptimality', value=0.01), 'log-loss 0.3')
         """
         name, _, number = ("" if isinstance(given, float) else given.strip()).rpartition(" ")
         metric = "-".join(name.lower().replace("_", " ").split()) or SUBOPTIMALITY
+        metric = name.strip() if name.strip() in own else metric
         try:
             value = float(number or given)
         except ValueError:
             value = math.nan
-        if metric not in (SUBOPTIMALITY, *METRICS) or not math.isfinite(value):
+        if metric not in (SUBOPTIMALITY, *METRICS, *own) or not math.isfinite(value):
             raise InputError(
                 "a target is a suboptimality (for networks: a training loss), such as 0.001, or a "
-                "metric with its value, such as "
-                f"'accuracy 0.85' (also {', '.join(list(METRICS)[1:])}), got '{given}'; the column "
-                "to predict is given as label"
+                "metric with its value, such as 'accuracy 0.85' (also "
+                f"{', '.join([*METRICS, *own][1:])}), got '{given}'; the column to predict is "
+                "given as label"
             )
         found = cls(metric, value)
-        if found.larger_is_better and value > 1:
+        if found.larger_is_better and metric in METRICS and value > 1:
             raise InputError(f"{metric} is at most 1, got {value:g}")
         if not found.larger_is_better and value <= 0:
             raise InputError(f"a target {metric} must be above 0, got {value:g}")
@@ -122,7 +123,9 @@ class Target(NamedTuple):
     @property
     def larger_is_better(self) -> bool:
         """Whether the metric grows with training."""
-        return self.metric in METRICS and METRICS[self.metric].larger_is_better
+        if self.metric in METRICS:
+            return METRICS[self.metric].larger_is_better
+        return self.metric != SUBOPTIMALITY
 
     @property
     def is_of_clients(self) -> bool:
@@ -210,7 +213,7 @@ class Question:
             spec=spec,
             link=as_link(spec.link),
             budget=None if spec.budget is None else Budget.parse(spec.budget),
-            target=None if spec.target is None else Target.parse(spec.target),
+            target=None if spec.target is None else Target.parse(spec.target, own_metrics(spec)),
             baselines=baselines,
         )
         tested = spec.test is not None or spec.test_clients is not None
@@ -340,6 +343,11 @@ class Question:
         """The test set, or the share of the clients in it; None if there is none."""
         test = getattr(self.spec.test, "name", self.spec.test)  # of a Dataset
         return {"test": test, "test_clients": self.spec.test_clients}
+
+
+def own_metrics(spec: Spec) -> tuple[str, ...]:
+    """Return the metrics of a `Network` that only its user knows."""
+    return tuple(name for name in getattr(spec.model, "metrics", ()) if name not in METRICS)
 
 
 def _lacks_test(given: Mapping[str, Any]) -> bool:

@@ -44,7 +44,6 @@ from fedac.federation.spec import FULL, RunSpec
 from fedac.federation.timeline import Work, make_timeline
 from fedac.objectives import optimum
 from fedac.objectives.losses import describe_target
-from fedac.objectives.metrics import METRICS
 from fedac.simulation.problem import start_point
 from fedac.simulation.result import edge_of, traffic
 from fedac.simulation.simulator import held_out
@@ -219,7 +218,7 @@ class Study:
         where = "the loss" if self._objective.is_network else "F - F*"
         if target.metric != SUBOPTIMALITY:
             known = self._test.evaluate(self._start) if self._test else {}
-            fit = [name for name in METRICS if name in known]
+            fit = [name for name in known if name != "loss"]
             if target.metric not in fit:
                 raise InputError(
                     f"{target.metric} does not fit the targets of {self._template.test or 'this'}: "
@@ -398,7 +397,8 @@ class Study:
         if target is None:
             return (result,)
         costs = [curve.cost_of(target, "rounds") for curve in curves]
-        finite = [math.log(cost) for cost in costs if cost < math.inf]
+        # A seed may start at the target, where the cost is 0.
+        finite = [math.log(max(cost, 0.5)) for cost in costs if cost < math.inf]
         return len(costs) - len(finite), sum(finite) / max(len(finite), 1), result
 
     def _compare(self, tried: Settings, winners: dict[Variant, Setting]) -> Comparison:

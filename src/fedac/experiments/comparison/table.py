@@ -17,7 +17,14 @@ import numpy as np
 
 from fedac.experiments.comparison.baselines import BASELINES
 from fedac.experiments.comparison.handover import hand_over
-from fedac.experiments.comparison.question import AXES, SUBOPTIMALITY, Budget, Question, Target
+from fedac.experiments.comparison.question import (
+    AXES,
+    SUBOPTIMALITY,
+    Budget,
+    Question,
+    Target,
+    own_metrics,
+)
 from fedac.experiments.summary import Band, band_text, labels_of, predict, predict_ratio
 from fedac.federation.compression import FLOAT32
 from fedac.federation.spec import Spec
@@ -40,6 +47,8 @@ SAME = 1.001
 LOSS = "training loss"
 # A verdict always mentions these, even if they do not win.
 WELL_KNOWN = ("fedavg", "fedac-i")
+# A method that ends above this share of its first loss has learned nothing.
+LEARNED = 0.99
 # A longer list of methods would not be read.
 MOST_NAMED = 5
 UNITS = {"rounds": " rounds", "megabytes": " MB", "seconds": " seconds"}
@@ -233,7 +242,8 @@ class Comparison:
         follow.
         """
         best = [self.rows.index(row) for row in self.best_rows]
-        tests = [name for name in map(metric_column, METRICS) if name in self.frame]
+        names = (*METRICS, *own_metrics(self.spec))
+        tests = [name for name in map(metric_column, names) if name in self.frame]
         shown = [_column(self.measure) if name == SUBOPTIMALITY else name for name in SHOWN]
         if len(self.question.modes) > 1:
             shown.insert(shown.index("wire") + 1, "mode")
@@ -434,6 +444,14 @@ def sentences(comparison: Comparison) -> list[str]:
         said = [
             f"No method reached {target.in_words(comparison.measure)} on all seeds in {rounds}."
         ]
+    if nothing_learned(best):
+        start = float(np.mean([curve.suboptimality[0] for curve in best.curves]))
+        return [
+            *said,
+            f"No method learned anything: the {comparison.measure} is {start:.3g} at the start and "
+            f"{best.suboptimality.middle:.3g} at the end. Check the data and the model, or use "
+            "more rounds.",
+        ]
     said += _winner(comparison)
     other_wires = [r for r in comparison.best_rows if r.method == best.method and r is not best]
     said += [f"{_compared(row, comparison)}." for row in other_wires]
@@ -463,6 +481,14 @@ def sentences(comparison: Comparison) -> list[str]:
     if spec.model is not None and not best.diverged:
         said += hand_over(best, spec)
     return said
+
+
+def nothing_learned(best: Row) -> bool:
+    """Return whether the best row misses the target and ends hardly below its start."""
+    if best.reached or not best.curves:
+        return False
+    start = float(np.mean([curve.suboptimality[0] for curve in best.curves]))
+    return best.suboptimality.middle > LEARNED * start
 
 
 def _winner(comparison: Comparison) -> list[str]:

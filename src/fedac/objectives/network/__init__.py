@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from fedac.errors import MissingPackageError
 
 if find_spec("torch") is None:
-    raise MissingPackageError("networks need PyTorch: pip install 'fedac[torch]'")
+    raise MissingPackageError("networks need PyTorch: pip install torch")
 
 from fedac.objectives.network.losses import LOSSES
 from fedac.objectives.network.objective import Network

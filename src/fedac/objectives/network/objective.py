@@ -104,6 +104,7 @@ class Network(Objective):
         check_loss(loss)
         self.loss = loss
         self.metrics = find_metrics(metrics, loss)
+        self._named_metrics = tuple(self.metrics) if metrics is not None else ()
         self.clients = X.clients if isinstance(X, Dataset) else None
         self.classes: tuple[Any, ...] | None = None  # labels that are not numbers from 0
         self.X, self.y = self._rows(X, y, "the data")
@@ -159,6 +160,13 @@ class Network(Objective):
         # Whole numbers may stand for fractions: a network gets them in the type of the data.
         new.test = X.to(self.X.dtype), y.to(self.y.dtype)
         return new
+
+    def require_test(self) -> None:
+        """Raise an error if metrics were asked for, but there are no rows to compute them on."""
+        if self._named_metrics and self.test is None:
+            raise InputError(
+                f"the metric '{self._named_metrics[0]}' needs a test set: add test=(X, y)"
+            )
 
     def weighted(self, weights: Array) -> Self:
         """Return the network with its rows weighted in proportion to `weights`."""
@@ -306,6 +314,15 @@ class Network(Objective):
             for tensor in (*constant, *frozen)
         ]
         return content_hash(" ".join(parts), *arrays)
+
+    def test_fingerprint(self) -> str:
+        """Return a hash of the test rows and of what the metrics compute; empty without them."""
+        if self.test is None:
+            return ""
+        found = " ".join(
+            f"{name}={value:.6g}" for name, value in self.evaluate(self.start(1)).items()
+        )
+        return content_hash(found, *(tensor.double().numpy() for tensor in self.test))
 
     @property
     def _behaviour(self) -> str:

@@ -41,6 +41,7 @@ from fedac.simulation.engines.network.gradients import (
     Batch,
     Batched,
     Loop,
+    compile_code,
     saved_bytes,
 )
 from fedac.simulation.engines.network.memory import ClientVectors, keep_freed_memory
@@ -56,6 +57,8 @@ WORTH_THREADS, MODELS_AT_ONCE = 4e6, 32
 FULL_GRADIENT = 2**31 - 1
 # Timed steps of a back end; the fastest counts.
 TIMED_STEPS = 3
+# Pieces of compiled code in one process.
+MOST_COMPILED = 256
 State = tuple[Tensor, ...]
 
 
@@ -135,11 +138,13 @@ def run(problem: Problem) -> Generator[list[Snapshot]]:
 
 @contextmanager
 def _torch_settings(problem: Problem) -> Iterator[None]:
-    """Set threads, keep the caller's random numbers, and silence PyTorch on slow batching."""
+    """Set threads, keep the caller's random numbers, and silence warnings of PyTorch."""
     before = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # Whether batching pays is measured.
         warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+        # Its compiler uses what it deprecates.
+        warnings.filterwarnings("ignore", "TypedStorage is deprecated", UserWarning)
         if problem.threads is not None:
             torch.set_num_threads(problem.threads)
         try:
@@ -167,7 +172,7 @@ class Simulation:
         self.chunk = self._chunk_size()
         self._backend: Backend | None = None
         if problem.compile:
-            self._fused_step = torch.compile(self._local_step, dynamic=False)
+            self._fused_step = compile_code(self._local_step)
 
     def _set_buffers(self) -> None:
         network, M = self.network, self.federation.M
@@ -269,37 +274,45 @@ class Simulation:
         count, groups, backend = len(part.members), self.groups, cast("Batched", self.backend)
         # Compiled code is made for one size: a last chunk of fewer clients repeats its last one.
         which = torch.arange(self.chunk, device=self.placed.device).clamp(max=count - 1)
-        local = [tuple(each.index_select(1, which) for each in group.local) for group in groups]
+        local = [
+            backend.parts(tuple(each.index_select(1, which) for each in group.local))
+            for group in groups
+        ]
         moved, rows = buffers.index_select(1, which), batches.index_select(0, which)
         rules, hps = [group.rule for group in groups], [group.hp for group in groups]
-        with torch.no_grad():
+        self.placed.module.train()
+        # Every method and size is compiled once. From eight on, PyTorch would compile no more.
+        with torch.no_grad(), torch._dynamo.config.patch(recompile_limit=MOST_COMPILED):
             for k in range(batches.shape[1]):
                 keys = self._keys(part, k).index_select(0, which)
                 local, moved = self._fused_step(backend, rules, hps, local, moved, rows[:, k], keys)
         for group, after in zip(groups, local, strict=True):
-            group.local = tuple(each[:, :count] for each in after)
+            whole = (torch.cat(vector, dim=-1) for vector in zip(*after, strict=True))
+            group.local = tuple(each[:, :count] for each in whole)
         if self.network.changing:
             buffers.copy_(moved[:, :count])
 
     def _local_step(
-        self,
-        backend: Batched,
-        rules: Any,
-        hps: Any,
-        local: Any,
-        buffers: Tensor,
-        rows: Tensor,
+        self, backend: Batched, rules: Any, hps: Any, local: Any, buffers: Tensor, rows: Tensor,
         keys: Tensor,
-    ) -> tuple[list[State], Tensor]:
-        """Return the clients' states and buffers after a local step, as one piece of code."""
-        points = [rule.query(*given) for rule, *given in zip(rules, local, hps, strict=True)]
-        W, batch = torch.cat(points), self.batch(rows, keys)
-        G, buffers = backend.pure_gradients(W, buffers, batch)
+    ) -> tuple[list[list[State]], Tensor]:  # fmt: skip
+        """Return the clients' states and buffers after a local step, as one piece of code.
+
+        The state of a method is in parts, one for each parameter of the module: rules treat every
+        number by itself, and the code need not copy gradients into one vector.
+        """
+        points = [
+            [rule.query(part, hp) for part in state]
+            for rule, state, hp in zip(rules, local, hps, strict=True)
+        ]
+        W = [torch.cat(part) if len(part) > 1 else part[0] for part in zip(*points, strict=True)]
+        G, buffers = backend.pure_gradients(W, buffers, self.batch(rows, keys))
         after, first = [], 0
         for rule, state, hp in zip(rules, local, hps, strict=True):
-            last = first + len(state[0])
-            after.append(tuple(rule.update(state, W[first:last], G[first:last], hp)))
-            first = last
+            lanes = slice(first, first + len(state[0][0]))
+            parts = zip(state, W, G, strict=True)
+            after.append([tuple(rule.update(part, w[lanes], g[lanes], hp)) for part, w, g in parts])
+            first = lanes.stop
         return after, buffers
 
     def _batches(self, part: Update) -> Tensor | list[list[Tensor]]:
@@ -378,10 +391,11 @@ class Simulation:
     def backend(self) -> Backend:
         """The back end of the problem."""
         if self._backend is None:
-            self._backend = self._make_backend(self.problem.backend or "loop")
+            name = self.problem.backend or "loop"
+            self._backend = self._make_backend(name, compiled=self.problem.compile)
         return self._backend
 
-    def _make_backend(self, name: str) -> Backend:
+    def _make_backend(self, name: str, *, compiled: bool) -> Backend:
         if name == "loop":
             return Loop(self.placed)
         if self.network.random:
@@ -389,7 +403,7 @@ class Simulation:
                 "the module draws random numbers outside of dropout layers, which the batched back "
                 "end cannot repeat for every client; use backend='loop'"
             )
-        return Batched(self.placed, compiled=self.problem.compile)
+        return Batched(self.placed, compiled=compiled)
 
     def time_backends(self) -> dict[str, float]:
         """Return the seconds of a step on the first clients, without a back end that fails."""
@@ -405,7 +419,8 @@ class Simulation:
         # The loop first: a module that fails there fails everywhere.
         for name in [given] if given else BACKENDS:
             try:
-                self._backend = self._make_backend(name)
+                # Not compiled, which would take longer than all steps here.
+                self._backend = self._make_backend(name, compiled=False)
                 times[name] = min(
                     self._timed(W, buffers.clone(), part, batches) for _ in range(TIMED_STEPS)
                 )

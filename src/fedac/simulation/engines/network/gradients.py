@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,19 @@ class Batch:
     x: Tensor
     y: Tensor
     keys: Tensor
+
+
+def compile_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function for one size of its arguments.
+
+    Products of small matrices get code of their own where that is faster than the library's.
+    """
+    how: dict[str, Any] = {"max_autotune": True}
+    # No report on stderr. Older versions of PyTorch lack one of these options.
+    silent = {"autotune_num_choices_displayed": 0, "max_autotune_report_choices_stats": False}
+    known = torch._inductor.list_options()
+    how |= {name: value for name, value in silent.items() if name in known}
+    return torch.compile(function, dynamic=False, options=how)
 
 
 class Backend(Protocol):
@@ -83,7 +96,7 @@ class Batched:
         self._layers = stacked_layers(self.module, self._names)
         self._compiled: Callable[..., tuple[Tensor, Tensor]] | None = None
         if compiled:
-            self._compiled = torch.compile(self._pure_gradients, dynamic=False)
+            self._compiled = compile_code(self._pure_gradients)
             self._models: int | None = None
 
     def __call__(self, W: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -158,21 +171,38 @@ class Batched:
         self, models: Tensor, buffers: Tensor, x: Tensor, y: Tensor, keys: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return gradients and buffers, by functions that can be compiled as a whole."""
-        points = self._split(models)
-        if self._layers is not None:
-            found = torch.func.grad(self._stacked_loss)(points, x, y, keys)
-        else:
-            of_one = torch.func.grad(self._loss, has_aux=True)
-            found, buffers = torch.func.vmap(of_one)(points, buffers, x, y, keys)
+        found, buffers = self._pure(self._split(models), buffers, x, y, keys)
         return torch.cat([g.flatten(1) for g in found], dim=1), buffers
 
-    def pure_gradients(self, W: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return what a call returns, by functions that can be part of compiled code."""
-        x, y, keys = (_for_lanes(t, len(W)) for t in (batch.x, batch.y, batch.keys))
-        G, moved = self._pure_gradients(W.flatten(0, 1), buffers.flatten(0, 1), x, y, keys)
-        G, l2 = G.view(W.shape), self.placed.network.l2
-        changed = moved.view(buffers.shape) if buffers.shape[-1] else buffers
-        return (G + l2 * W if l2 else G), changed
+    def _pure(
+        self, points: tuple[Tensor, ...], buffers: Tensor, x: Tensor, y: Tensor, keys: Tensor
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        if self._layers is not None:
+            return torch.func.grad(self._stacked_loss)(points, x, y, keys), buffers
+        of_one = torch.func.grad(self._loss, has_aux=True)
+        found: tuple[tuple[Tensor, ...], Tensor] = torch.func.vmap(of_one)(
+            points, buffers, x, y, keys
+        )
+        return found
+
+    def parts(self, state: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+        """Return flat vectors in parts, one for each parameter of the module."""
+        split = [[p.contiguous() for p in each.split(self._sizes, dim=-1)] for each in state]
+        return list(zip(*split, strict=True))
+
+    def pure_gradients(
+        self, W: list[Tensor], buffers: Tensor, batch: Batch
+    ) -> tuple[list[Tensor], Tensor]:
+        """Return what a call returns, in parts, by functions that can be part of compiled code."""
+        x, y, keys = (_for_lanes(t, len(W[0])) for t in (batch.x, batch.y, batch.keys))
+        points = tuple(
+            w.flatten(0, 1).unflatten(1, s) for w, s in zip(W, self._shapes, strict=True)
+        )
+        found, moved = self._pure(points, buffers.flatten(0, 1), x, y, keys)
+        G = [g.reshape(w.shape) for g, w in zip(found, W, strict=True)]
+        if l2 := self.placed.network.l2:
+            G = [g + l2 * w for g, w in zip(G, W, strict=True)]
+        return G, moved.view(buffers.shape) if buffers.shape[-1] else buffers
 
     def _by_compiled_code(self, *stacked: Tensor) -> tuple[Tensor, Tensor]:
         """Return gradients and buffers, a fixed number of models at a time."""
@@ -236,7 +266,12 @@ def _linear(weight: str, bias: str | None) -> Layer:
         # The product with the rows last in memory: up to four times faster backward for few
         # outputs, and the gradient of the weights comes out in their own order.
         W, rows = named[weight], x.flatten(1, -2).transpose(1, 2)
-        z = torch.bmm(W, rows) if bias is None else torch.baddbmm(named[bias][:, :, None], W, rows)
+        if bias is None:
+            z = torch.bmm(W, rows)
+        elif torch.compiler.is_compiling():  # the sum becomes part of what follows
+            z = torch.bmm(W, rows) + named[bias][:, :, None]
+        else:
+            z = torch.baddbmm(named[bias][:, :, None], W, rows)
         return z.transpose(1, 2).reshape(*x.shape[:-1], z.shape[1])
 
     return apply

@@ -210,7 +210,8 @@ def compile_interruptibly(work: Callable[[], object], on_compile: Callable[[], o
     compiler = threading.Thread(target=run, daemon=True, name="fedac-compiler")
     compiler.start()
     try:
-        compiler.join()
+        while compiler.is_alive():  # on Windows, Ctrl-C waits for the end of a join
+            compiler.join(0.2)
     except KeyboardInterrupt:
         atexit.register(_exit_at_once, compiler)
         raise
