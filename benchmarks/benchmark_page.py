@@ -4,7 +4,7 @@ Writes docs/images/benchmark-*.png, docs/benchmark.csv and the tables of docs/be
 its markers: python benchmarks/benchmark_page.py FOLDER
 
 The folder keeps all runs, with a store for each problem and kind of clients. Stored runs are not
-repeated.
+repeated. Without a folder, nothing is run: figures and counts are made from docs/benchmark.csv.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
+from dot_plots import COSTS, LOOK, WIDTH, draw_dots, save, short_label
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
@@ -30,10 +30,8 @@ from fedac import Dataset, load
 from fedac.experiments.comparison import Comparison, Question, Study, open_store
 from fedac.experiments.comparison.baselines import BASELINES
 from fedac.experiments.comparison.question import AXES
-from fedac.experiments.comparison.report import AXIS_LABELS, geometric_mean
 from fedac.experiments.comparison.table import Row
 from fedac.experiments.summary import label_of, predict_ratio
-from fedac.plotting import styles
 
 DOCS = Path(__file__).parents[1] / "docs"
 METHODS = (
@@ -47,8 +45,6 @@ METHODS = (
 FEDNOVA = "fednova"
 KNOWN = ("fedavg", "fedac-i", "lbfgs")
 CLIENTS = 100
-LOOK: dict[Any, Any] = {"font.size": 7, "axes.titlesize": 8}
-GREY = "0.82"
 
 
 class Case(NamedTuple):
@@ -82,22 +78,28 @@ KINDS = {
 }
 
 
-def main(folder: Path) -> None:
+def main(folder: Path | None) -> None:
     """Run what the folder lacks, and write the page's figures and tables."""
-    found = dict(compare_all(folder))
-    frames = [
-        comparison.frame.assign(problem=case.name, clients=kind, target=case.target)
-        for (case, kind), comparison in found.items()
-    ]
-    rows = pd.concat(frames, ignore_index=True)
-    columns = ["problem", "clients", "target"]
-    rows = rows[columns + [name for name in rows if name not in columns]]
-    rows.to_csv(DOCS / "benchmark.csv", index=False, float_format="%.4g", lineterminator="\n")
-    draw_overview(rows).savefig(DOCS / "images" / "benchmark-overview.png", dpi=130)
+    path = DOCS / "benchmark.csv"
+    if folder is not None:
+        found = dict(compare_all(folder))
+        frames = [
+            comparison.frame.assign(problem=case.name, clients=kind, target=case.target)
+            for (case, kind), comparison in found.items()
+        ]
+        rows = pd.concat(frames, ignore_index=True)
+        columns = ["problem", "clients", "target"]
+        rows = rows[columns + [name for name in rows if name not in columns]]
+        rows.to_csv(path, index=False, float_format="%.4g", lineterminator="\n")
+        write_table("winners", winners(found))
+    rows = pd.read_csv(path)
+    for name, table in tables(rows).items():
+        write_table(name, table)
+    save(draw_overview(rows), DOCS / "images" / "benchmark-overview.png")
     for number, case in enumerate(CASES, start=1):
-        drawing = draw_case({kind: found[case, kind] for kind in KINDS}, case)
-        drawing.savefig(DOCS / "images" / f"benchmark-{number}.png", dpi=130)
-    write_tables(rows, found)
+        of_case = rows[rows["problem"] == case.name].assign(column=rows["clients"])
+        drawing = draw_dots(of_case, [*KINDS], COSTS, f"{case.name}, target {case.target:g}")
+        save(drawing, DOCS / "images" / f"benchmark-{number}.png")
 
 
 def compare_all(folder: Path) -> Iterator[tuple[tuple[Case, str], Comparison]]:
@@ -149,32 +151,33 @@ def times_the_best(rows: pd.DataFrame, axis: str) -> pd.DataFrame:
 
 def draw_overview(rows: pd.DataFrame) -> Figure:
     """Draw the cost of each method relative to the best one, on every axis."""
+    names = [*METHODS, *BASELINES]
     with rc_context(LOOK):
-        drawing = Figure(figsize=(16, 7), layout="constrained")
-        panels = drawing.subplots(1, len(AXES), sharey=True)
+        drawing = Figure(figsize=(WIDTH, 12.5), layout="constrained")
+        panels = drawing.subplots(len(AXES), 1, sharex=True)
         for ax, axis in zip(panels, AXES, strict=True):
             ratios = times_the_best(rows, axis).to_numpy()
             image = ax.imshow(ratios, cmap="viridis_r", norm=LogNorm(1, 10), aspect="auto")
             for (i, j), ratio in np.ndenumerate(ratios):
                 light = not math.isnan(ratio) and ratio > 3
                 weight = "bold" if ratio == 1 else "normal"
-                ax.text(j, i, written_ratio(ratio), ha="center", va="center", fontsize=6,
+                ax.text(j, i, written_ratio(ratio), ha="center", va="center", fontsize=7,
                         fontweight=weight, color="white" if light else "black")  # fmt: skip
-            kinds = [kind for _ in CASES for kind in KINDS]
-            ax.set_xticks(range(len(kinds)), kinds, rotation=90)
-            names = [label(name) for name in (*METHODS, *BASELINES)]
-            ax.set_yticks(range(len(names)), names)
+            ax.set_yticks(range(len(names)), [short_label(name) for name in names])
+            ax.tick_params(length=0)
             ax.axhline(len(METHODS) - 0.5, color="white", linewidth=2)
             for number, case in enumerate(CASES):
                 ax.axvline(len(KINDS) * number - 0.5, color="white", linewidth=2)
-                name = case.name.replace(", l2", ",\nl2").replace(
-                    "digits, 8 against the rest", "digits"
-                )
                 middle = len(KINDS) * (number + 0.5) - 0.5
-                ax.text(middle, -0.75, name, ha="center", va="bottom", fontsize=6)
-            ax.set_title(f"{axis} to the target", pad=26)
-        drawing.colorbar(image, ax=panels, label="cost relative to the best method",
-                         ticks=[1, 2, 5, 10], format="%d", shrink=0.8, pad=0.01)  # fmt: skip
+                name = case.name.replace(", 8 against the rest", "")
+                ax.text(middle, -0.7, name, ha="center", va="bottom")
+            ax.set_title(f"{axis} to the target", pad=16, fontweight="bold")
+        kinds = [kind for _ in CASES for kind in KINDS]
+        panels[-1].set_xticks(range(len(kinds)), kinds, rotation=90)
+        drawing.colorbar(
+            image, ax=panels, label="cost relative to the best method", ticks=[1, 2, 5, 10],
+            format="%d", shrink=0.4, pad=0.01, location="bottom",
+        )  # fmt: skip
     return drawing
 
 
@@ -185,69 +188,19 @@ def written_ratio(ratio: float) -> str:
     return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}" if ratio >= 1 else f"{ratio:.2g}"[1:]
 
 
-def draw_case(found: dict[str, Comparison], case: Case) -> Figure:
-    """Draw suboptimality against each axis, a column for each kind of clients."""
-    ranked = [[row.method for row in c.best_rows if row.method in METHODS] for c in found.values()]
-    best = {name for methods in ranked for name in methods[:3]} | set(KNOWN)
-    shown = [name for name in (*METHODS, *BASELINES) if name in best]
-    looks = dict(zip(shown, styles(shown), strict=True))
-    with rc_context(LOOK):
-        drawing = Figure(figsize=(13.5, 7.2), layout="constrained")
-        panels = drawing.subplots(len(AXES), len(found), sharey="col")
-        for column, (kind, comparison) in enumerate(found.items()):
-            panels[0][column].set_title(kind)
-            for ax, axis in zip(panels[:, column], AXES, strict=True):
-                for name in sorted((*METHODS, *BASELINES), key=lambda name: name in shown):
-                    style: dict[str, Any] = {"color": GREY, "linewidth": 0.6}
-                    if name in shown:
-                        look = looks[name]
-                        style = {
-                            "color": look.colour, "marker": look.marker, "markersize": 2.5,
-                            "markevery": 0.17, "linewidth": 1.1, "label": label(name),
-                        }  # fmt: skip
-                    plot_best(ax, comparison, name, axis, style)
-                ax.axhline(case.target, color="0.35", linestyle="--", linewidth=0.8)
-                # L-BFGS continues down to rounding errors, where there is nothing else to see.
-                ax.set(yscale="log", xlabel=AXIS_LABELS[axis], ylim=(case.target / 50, None))
-                # Beyond the end of half of the lines there is little left to compare.
-                ends = [line.get_xdata()[-1] for line in ax.lines if len(line.get_xdata()) > 2]
-                ax.set_xlim(0, float(np.median(ends)))
-                ax.grid(True, which="major", color="0.92", linewidth=0.5)
-        for row in panels:
-            row[0].set_ylabel("suboptimality")
-        handles, labels = panels[0][0].get_legend_handles_labels()
-        drawing.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
-        drawing.suptitle(f"{case.name} (dashed: target)")
-    return drawing
+def tables(rows: pd.DataFrame) -> dict[str, str]:
+    """Return the tables that need no single runs, by their markers."""
+    return {"counts": counts(rows)}
 
 
-def plot_best(
-    ax: Axes, comparison: Comparison, method: str, axis: str, style: dict[str, Any]
-) -> None:
-    """Draw a method at its best K for an axis."""
-
-    def rank(row: Any) -> tuple[float, float]:
-        cost = getattr(row, axis).middle
-        return (cost if row.reached else math.inf, row.suboptimality.middle)
-
-    rows = [row for row in comparison.rows if row.method == method and not row.diverged]
-    if rows:
-        best = min(rows, key=rank)
-        curves = best.curves
-        costs, mean, _, _ = geometric_mean(curves, axis)
-        ax.plot(costs, mean, **style)
-
-
-def write_tables(rows: pd.DataFrame, found: dict[tuple[Case, str], Comparison]) -> None:
-    """Replace the tables between the markers of docs/benchmark.md."""
+def write_table(name: str, table: str) -> None:
+    """Replace a table between its markers in docs/benchmark.md."""
     page = DOCS / "benchmark.md"
     text = page.read_text(encoding="utf-8")
-    for name, table in {"winners": winners(found), "counts": counts(rows)}.items():
-        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-        pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-        before, after = pattern.split(text)
-        text = f"{before}{begin}\n{table}\n{end}{after}"
-    page.write_text(text, encoding="utf-8")
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    before, after = pattern.split(text)
+    page.write_text(f"{before}{begin}\n{table}\n{end}{after}", encoding="utf-8")
 
 
 def winners(found: dict[tuple[Case, str], Comparison]) -> str:
@@ -326,4 +279,4 @@ def counts(rows: pd.DataFrame) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else None)

@@ -1,10 +1,11 @@
 """What each mode gains and costs where clients are slow or absent: docs/slow-clients.md.
 
-    python benchmarks/modes_page.py FOLDER [a9a digits mnist]
+    python benchmarks/modes_page.py [FOLDER [a9a digits mnist]]
 
 Writes docs/slow-clients.csv, docs/images/slow-clients-*.png and the tables between the page's
 markers. The folder keeps all runs; stored ones are not repeated. Needs mnist_5k.csv.gz in
-$FEDAC_DATA. With names, runs only these problems; the rows of all others stay as they are.
+$FEDAC_DATA. With names, runs only these problems; the rows of all others stay as they are. Without
+a folder, nothing is run: figures and tables are made from the CSV file.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from dot_plots import LOOK, WIDTH, Measure, draw_dots, save
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 import fedac
 from fedac import Link, Network, compare, load, models
-from fedac.experiments.comparison import Comparison
 from fedac.experiments.summary import label_of
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -35,7 +36,6 @@ METHODS = (
 FEW = ("fedavg", "fedavgm", "scaffold", "momentum(0.9)", "fedac-i", "fedac-i+cv", "adamw")
 # Steps of 50 ms; the fastest and the slowest of 100 clients differ by a factor of about 150.
 LINK = Link(latency="50ms", gradient="50ms", speeds="lognormal(1)")
-DRAWN = ("fedavg", "scaffold", "fedac-i", "fedac-i+cv")
 
 
 @dataclass(frozen=True)
@@ -91,28 +91,39 @@ CASES = (
 )  # fmt: skip
 
 
-def main(folder: Path, names: list[str]) -> None:
+def main(folder: Path | None, names: list[str]) -> None:
     """Run what the folder lacks, and write the page's figures and tables."""
-    path, frames = DOCS / "slow-clients.csv", []
-    cases = [case for case in CASES if case.name in names or not names]
-    for case in cases:
-        before = time.monotonic()
-        found = compare(
-            case.make(), case.methods, mode=case.modes, link=LINK, jobs=1,
-            out=folder / case.name, **case.options,
-        )  # fmt: skip
-        print(f"{case.name}: {found.runs} runs, {time.monotonic() - before:.0f} s", flush=True)
-        print(found, flush=True)
-        frames.append(found.frame.assign(problem=case.name))
-        draw(found, case).savefig(DOCS / "images" / f"slow-clients-{case.name}.png", dpi=130)
-    if path.exists():
-        before_ = pd.read_csv(path)
-        frames.append(before_[~before_["problem"].isin([case.name for case in cases])])
-    rows = pd.concat(frames, ignore_index=True)
-    rows = rows[["problem", *(name for name in rows if name != "problem")]]
-    rows.to_csv(path, index=False, float_format="%.4g", lineterminator="\n")
-    write_tables({case.name: table(rows, case) for case in CASES if case.name in set(rows.problem)})
-    draw_timelines().savefig(DOCS / "images" / "slow-clients-timelines.png", dpi=130)
+    path = DOCS / "slow-clients.csv"
+    if folder is not None:
+        cases = [case for case in CASES if case.name in names or not names]
+        frames = [compare_modes(case, folder) for case in cases]
+        before = pd.read_csv(path)
+        frames.append(before[~before["problem"].isin([case.name for case in cases])])
+        rows = pd.concat(frames, ignore_index=True)
+        rows = rows[["problem", *(name for name in rows if name != "problem")]]
+        rows.to_csv(path, index=False, float_format="%.4g", lineterminator="\n")
+    rows = pd.read_csv(path)
+    write_tables(tables(rows))
+    for case in CASES:
+        save(draw(rows, case), DOCS / "images" / f"slow-clients-{case.name}.png")
+    save(draw_timelines(), DOCS / "images" / "slow-clients-timelines.png")
+
+
+def compare_modes(case: Case, folder: Path) -> pd.DataFrame:
+    """Compare the methods of a problem in every mode."""
+    before = time.monotonic()
+    found = compare(
+        case.make(), case.methods, mode=case.modes, link=LINK, jobs=1, out=folder / case.name,
+        **case.options,
+    )  # fmt: skip
+    print(f"{case.name}: {found.runs} runs, {time.monotonic() - before:.0f} s", flush=True)
+    print(found, flush=True)
+    return found.frame.assign(problem=case.name)
+
+
+def tables(rows: pd.DataFrame) -> dict[str, str]:
+    """Return the page's tables, by their markers."""
+    return {case.name: table(rows, case) for case in CASES}
 
 
 def table(rows: pd.DataFrame, case: Case) -> str:
@@ -141,42 +152,18 @@ def table(rows: pd.DataFrame, case: Case) -> str:
     return "\n".join(lines)
 
 
-def draw(found: Comparison, case: Case) -> Figure:
-    """Draw loss over simulated time, a panel for each mode."""
-    metric = None if case.name == "a9a" else "accuracy"
-    colours = dict(zip(DRAWN, ("0.45", "tab:green", "tab:blue", "tab:red"), strict=True))
-    with rc_context({"font.size": 7, "axes.titlesize": 8}):
-        drawing = Figure(figsize=(11, 3), layout="constrained")
-        panels = drawing.subplots(1, len(case.modes), sharey=True, sharex=True)
-        for ax, mode in zip(panels, case.modes, strict=True):
-            for row in found.rows:
-                if row.method not in DRAWN or row.mode != mode or not row.curves:
-                    continue
-                seconds = np.mean([curve.seconds for curve in row.curves], axis=0)
-                values = [c.metrics[metric] if metric else c.suboptimality for c in row.curves]
-                mean = (
-                    np.mean(values, axis=0) if metric else np.exp(np.mean(np.log(values), axis=0))
-                )
-                ax.plot(seconds, mean, color=colours[row.method], label=label_of(row.method),
-                        linewidth=1.2)  # fmt: skip
-            ax.axhline(found.question.target.value, color="0.35", linestyle="--", linewidth=0.8)
-            ax.set(title=mode, xlabel="simulated seconds")
-            ax.grid(True, color="0.92", linewidth=0.5)
-            if metric is None:
-                ax.set(yscale="log")
-        panels[0].set_ylabel("suboptimality" if metric is None else f"{metric} on the test set")
-        ends = [row.curves[0].seconds[-1] for row in found.rows if row.curves]
-        panels[0].set_xlim(0, float(np.median(ends)))
-        handles, labels = panels[0].get_legend_handles_labels()
-        drawing.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-    return drawing
+def draw(rows: pd.DataFrame, case: Case) -> Figure:
+    """Draw the seconds to the target, a panel for each mode."""
+    of_case = rows[rows["problem"] == case.name].assign(column=rows["mode"])
+    seconds = Measure("seconds", "simulated seconds to the target")
+    return draw_dots(of_case, case.modes, [seconds], case.title.partition(":")[0])
 
 
 def draw_timelines() -> Figure:
     """Draw who works when in three modes: twelve clients, six of them at work."""
     F = fedac.NoisyQuadratic([1.0, 0.1])
-    with rc_context({"font.size": 7, "axes.titlesize": 8}):
-        drawing = Figure(figsize=(11, 2.6), layout="constrained")
+    with rc_context(LOOK):
+        drawing = Figure(figsize=(WIDTH, 2.6), layout="constrained")
         modes = ("rounds", "deadline(1.4s)", "buffer(3)")
         for ax, mode in zip(drawing.subplots(1, 3), modes, strict=True):
             run = fedac.simulate(
@@ -200,4 +187,4 @@ def write_tables(tables: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else None, sys.argv[2:])

@@ -1,11 +1,11 @@
 """Which method for which network: the figures and tables of docs/benchmark-networks.md.
 
-    python benchmarks/networks_page.py FOLDER [digits mnist shakespeare] [--methods a,b]
+    python benchmarks/networks_page.py [FOLDER [digits mnist shakespeare] [--methods a,b]]
 
 The folder keeps all runs, with a store for each case. Stored runs are not repeated. Needs
 mnist_5k.csv.gz and shakespeare.txt in $FEDAC_DATA. With names of problems or methods, runs only
-these: all other rows of the tables stay as docs/benchmark-networks.csv has them, and only figures
-of problems with all methods are drawn.
+these: all other rows stay as docs/benchmark-networks.csv has them. Without a folder, nothing is
+run: figures and tables are made from that file.
 """
 
 from __future__ import annotations
@@ -23,16 +23,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib import rc_context
-from matplotlib.axes import Axes
+from dot_plots import COSTS, Measure, draw_dots, save
 from matplotlib.figure import Figure
 from torch import nn
 
 from fedac import Network, compare, load, models
 from fedac.experiments.comparison import Comparison
-from fedac.experiments.comparison.table import Row
 from fedac.experiments.summary import label_of
-from fedac.plotting import styles
 
 DOCS = Path(__file__).parents[1] / "docs"
 METHODS = (
@@ -171,21 +168,23 @@ CASES = (
 )  # fmt: skip
 
 
-def main(folder: Path, names: list[str], methods: list[str]) -> None:
+def main(folder: Path | None, names: list[str], methods: list[str]) -> None:
     """Run what the folder lacks, and write the page's figures and tables."""
-    cases = [case for case in CASES if case.name in names or not names]
-    found = dict(compare_all(folder, cases, methods))
-    frames = [
-        comparison.frame.assign(problem=case.name, clients=kind.name, link=link, target=case.target)
-        for (case, kind, link), comparison in found.items()
-    ]
     path = DOCS / "benchmark-networks.csv"
-    rows = with_other_rows(pd.concat(frames, ignore_index=True), pd.read_csv(path))
-    rows.to_csv(path, index=False, float_format="%.4g", lineterminator="\n")
-    for case in cases if not methods else ():
-        drawing = draw({kind: found[case, kind, LINKS[0]] for kind in case.kinds}, case)
-        drawing.savefig(DOCS / "images" / f"benchmark-networks-{case.name}.png", dpi=130)
-    write_tables({"wins": wins(rows), "winners": winners(rows)})
+    if folder is not None:
+        cases = [case for case in CASES if case.name in names or not names]
+        frames = [
+            comparison.frame.assign(
+                problem=case.name, clients=kind.name, link=link, target=case.target
+            )
+            for (case, kind, link), comparison in compare_all(folder, cases, methods)
+        ]
+        rows = with_other_rows(pd.concat(frames, ignore_index=True), pd.read_csv(path))
+        rows.to_csv(path, index=False, float_format="%.4g", lineterminator="\n")
+    rows = pd.read_csv(path)
+    for case in CASES:
+        save(draw(rows, case), DOCS / "images" / f"benchmark-networks-{case.name}.png")
+    write_tables(tables(rows))
 
 
 def compare_all(
@@ -234,57 +233,28 @@ def with_other_rows(rows: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
     return found[first + [name for name in found if name not in first]]
 
 
-def draw(found: dict[Clients, Comparison], case: Case) -> Figure:
-    """Draw the test metric of the best methods over rounds and over seconds."""
+def draw(rows: pd.DataFrame, case: Case) -> Figure:
+    """Draw what the target costs, and the metric on the test set at the end."""
     metric = case.target.split()[0]
-    best = [row.method for c in found.values() for row in c.best_rows[:3]]
-    shown = list(dict.fromkeys([*KNOWN, *best]))
-    looks = dict(zip(shown, styles(shown), strict=True))
-    with rc_context({"font.size": 7, "axes.titlesize": 8}):
-        drawing = Figure(figsize=(2.9 * len(found) + 0.4, 4.6), layout="constrained")
-        panels = drawing.subplots(2, len(found), sharey=True, squeeze=False)
-        for column, (kind, comparison) in enumerate(found.items()):
-            panels[0][column].set_title(kind.name)
-            for ax, axis in zip(panels[:, column], ("rounds", "seconds"), strict=True):
-                for row in reversed(comparison.best_rows):
-                    look = looks.get(row.method)
-                    style: dict[str, Any] = {"color": "0.85", "linewidth": 0.7, "zorder": 1}
-                    if look is not None:
-                        style = {
-                            "color": look.colour, "marker": look.marker, "markersize": 2.5,
-                            "markevery": 0.17, "linewidth": 1.1, "label": label_of(row.method),
-                        }  # fmt: skip
-                    draw_row(ax, row, axis, metric, style)
-                ax.axhline(float(case.target.split()[1]), color="0.35", linestyle="--",
-                           linewidth=0.8)  # fmt: skip
-                ax.set_xlabel(axis if axis == "rounds" else f"seconds ({LINKS[0]})")
-                ax.grid(True, color="0.92", linewidth=0.5)
-                if metric == "perplexity":
-                    ax.set_yscale("log")
-                    ax.set_ylim(None, 40)
-        for row in panels:
-            row[0].set_ylabel(f"{metric} on the test set")
-        named = {}
-        for ax in panels.flat:
-            named |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
-        drawing.legend(named.values(), named.keys(), loc="outside lower center", ncols=6,
-                       frameon=False)  # fmt: skip
-        drawing.suptitle(f"{case.title} (dashed: target)")
-    return drawing
-
-
-def draw_row(ax: Axes, row: Row, axis: str, metric: str, style: dict[str, Any]) -> None:
-    """Draw the mean of the seeds."""
-    if not row.diverged:
-        costs = np.mean([getattr(curve, axis) for curve in row.curves], axis=0)
-        values = np.mean([curve.metrics[metric] for curve in row.curves], axis=0)
-        ax.plot(costs, values, **style)
+    at_end = Measure(
+        f"test_{metric}", f"{metric} on the test set at the end", True, metric == "accuracy"
+    )
+    of_case = rows[(rows["problem"] == case.name) & (rows["link"] == LINKS[0])]
+    of_case = of_case.assign(column=of_case["clients"])
+    names = [kind.name for kind in case.kinds]
+    title = f"{case.title}, target: {case.target}"
+    return draw_dots(of_case, names, [*COSTS[:2], at_end], title)
 
 
 def reached_in(rows: pd.DataFrame, case: Case, kind: Clients, link: str) -> pd.DataFrame:
     """Return the rows of a case that reached the target."""
     of_case = (rows["problem"] == case.name) & (rows["clients"] == kind.name)
-    return rows[of_case & (rows["link"] == link) & (rows["reached"] == True)]  # noqa: E712
+    return rows[of_case & (rows["link"] == link) & rows["reached"]]
+
+
+def tables(rows: pd.DataFrame) -> dict[str, str]:
+    """Return the page's tables, by their markers."""
+    return {"wins": wins(rows), "winners": winners(rows)}
 
 
 def wins(rows: pd.DataFrame) -> str:
@@ -361,7 +331,7 @@ def write_tables(tables: dict[str, str]) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("problems", nargs="*", help="digits, mnist, shakespeare (default: all)")
     parser.add_argument("--methods", default="", help="a,b: only these methods")
     given = parser.parse_args()
