@@ -332,12 +332,10 @@ def _in_rounds(
             steps = durations.steps_of(members, gap)
         begun = np.full(len(members), now, np.int64)
         done = begun + durations.of(members, steps, straggling)
-        gone = availability.leaves(members, begun, done)
-        replied = (gone >= done) & (steps > 0)
-        ended = np.where(steps > 0, np.minimum(done, gone), now)
+        done[steps == 0] = now + limit  # without a full step until then, a client is lost
+        ended = gone = availability.leaves(members, begun, done)
+        replied = (gone == done) & (steps > 0)
         close = int(ended.max(initial=now))
-        if mode.kind == "until" and not replied.all():
-            close = now + limit
         if mode.kind == "deadline":
             close = now + limit
             replied &= done <= close
