@@ -13,7 +13,7 @@ NANOSECONDS = 10**9
 
 def require_seconds(seconds: object) -> float:
     """Return the seconds of a training; infinity for one that never ends."""
-    if isinstance(seconds, Real) and seconds >= 0:
+    if isinstance(seconds, Real) and float(seconds) >= 0:
         return float(seconds)
     raise InputError(f"the seconds of a training must be a number, at least 0, got {seconds!r}")
 
