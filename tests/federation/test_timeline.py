@@ -117,6 +117,49 @@ def test_draws_are_never_the_same_twice(found, again) -> None:
     assert (once_more.client == line.client).all()
 
 
+def test_short_periods_and_rare_clients_take_no_time_to_look_up() -> None:
+    everyone = np.arange(3)
+    # A period of a microsecond: a work of ten seconds has ten million of them.
+    short = Availability.parse("share(0.99999999, 1us)").for_seed(1)
+    ends = short.leaves(everyone, np.zeros(3, np.int64), 10**10)
+    assert (ends % 1000 == 0).all()
+    for m, end in zip(everyone, ends.tolist(), strict=True):
+        assert end == 10**10 or not short.are_here(everyone[m : m + 1], end)[0]
+        assert short.leaves(everyone[m : m + 1], np.zeros(1, np.int64), end)[0] == end
+    rare = Availability.parse("share(1e-6)").for_seed(1)
+    back = rare.returns(everyone, 0)
+    assert back is not None
+    assert back > 0
+    assert rare.are_here(everyone, back).any()
+    assert not rare.are_here(everyone, back - 1).any()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_table_is_looked_up_as_written(seed) -> None:
+    rng = np.random.default_rng(seed)
+    drawn = zip(
+        rng.integers(0, 9, 40), rng.integers(0, 50, 40), rng.integers(1, 9, 40), strict=True
+    )
+    rows = [(int(m), float(a), float(a + b)) for m, a, b in drawn]
+    table = Availability.parse(rows)
+    clients = np.repeat(np.arange(10), 60)
+    seconds = np.tile(np.arange(60), 10)
+    here = [any(m == c and a <= t < b for c, a, b in rows)
+            for m, t in zip(clients, seconds, strict=True)]  # fmt: skip
+    starts = seconds * 10**9
+    assert ((table.leaves(clients, starts, starts + 1) > starts) == here).all()
+
+
+@pytest.mark.slow
+def test_a_run_whose_works_are_all_lost_ends_early() -> None:
+    federation = Federation(M=5, n=5, seed=1)
+    work = Work(link=Link(gradient=1.0), mode=Mode("buffer", 5),
+                availability=Availability.parse("share(0.5, 1s)"))  # fmt: skip
+    with pytest.raises(InputError, match="fewer than 1 work in 1000"):
+        # 5,000,000 messages are wanted: the error does not wait for as many lost works.
+        make_timeline(federation, Schedule.every(30, steps=30 * 10**6), work)
+
+
 def test_lasting_speeds_of_each_client() -> None:
     link = Link(gradient=1.0, speeds="lognormal(1)")
     factors = link.factors(1, 100_000)

@@ -443,3 +443,13 @@ def test_wrappers_and_own_hooks_are_for_rounds() -> None:
         strategy.start(Nodes(), start, wrapper=private)
     with pytest.raises(InputError, match="seconds has 3 numbers for 5 nodes"):
         Nodes(seconds=[1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), "3", None])
+def test_the_seconds_of_a_training_are_a_number(bad) -> None:
+    with pytest.raises(InputError, match="the seconds of a training must be a number"):
+        Nodes(seconds=[1.0, 1.0, 1.0, 1.0, bad])
+    with pytest.raises(InputError, match="the seconds of a training must be a number"):
+        run(mode="buffer(2)", rounds=1, grid=Nodes(seconds=lambda partition: bad))
+    with pytest.raises(InputError, match="seconds is a number for each node, got 5"):
+        Nodes(seconds=5)

@@ -204,6 +204,20 @@ def test_everybody_takes_the_steps_that_fit(method, weighting) -> None:
     assert (result.timeline["steps"].to_numpy()[:5] == [*fit.values()]).all()
 
 
+def test_until_ends_when_the_last_has_replied_or_is_lost() -> None:
+    # Steps of 1 to 6 seconds: client 4 has no full step in five seconds.
+    result = run("fedavg", mode="until(5s)", rounds=2)
+    assert result.runs[0].timeline.seconds.tolist() == [0, 5, 10]
+    assert result.timeline.query("lost")[["client", "ended"]].to_numpy().tolist() == [
+        [4, 5],
+        [4, 10],
+    ]
+    # Without it, the others end after 4.25 seconds; client 0 goes away after 2 in the first round.
+    table = [(0, 0, 2), (0, 4, 99), (1, 0, 99), (3, 0, 99)]
+    result = run("fedavg", mode="until(5s)", rounds=2, availability=table)
+    assert result.runs[0].timeline.seconds.tolist() == [0, 4.25, 8.5]
+
+
 @pytest.mark.parametrize("mode", ["buffer(5)", "deadline(60s)", "rounds"])
 @pytest.mark.parametrize("batch", [1, "full"])
 def test_clients_of_one_speed_are_synchronous_to_the_last_bit(mode, batch) -> None:
@@ -244,6 +258,13 @@ def test_methods_of_other_sizes_have_other_timelines() -> None:
         ({"mode": "buffer(6)"}, "more messages than the 5 clients"),
         ({"mode": "deadline(-1s)"}, "the time of deadline"),
         ({"mode": "deadline(10)"}, "a number with a unit"),
+        ({"mode": "deadline(1e-12s)"}, "is from a nanosecond to 70 years, got '1e-12s'"),
+        ({"mode": "deadline(1e300s)"}, "is from a nanosecond to 70 years"),
+        ({"mode": "until(1e30s)"}, "is from a nanosecond to 70 years"),
+        ({"availability": "share(1e-12)"}, "needs 0 < p <= 1 .at least 1e-06. and a period"),
+        ({"availability": "share(0.5, 1e30s)"}, "and a period"),
+        ({"availability": [(0, 0, 1e300)]}, "a run ends within 70 years, got 1e.300 s"),
+        ({"availability": [(1e30, 0, 5)]}, "is the number of the client, from 0"),
         ({"mode": "buffer(2)", "oversample": 1.3}, "oversample needs mode deadline"),
         ({"mode": "deadline(9s)", "oversample": 0.5}, "oversample must be at least 1"),
         ({"mode": "buffer(2)", "algorithm": "scaffnew"}, "needs all clients in every round"),

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedac.errors import InputError
-from fedac.federation.link import parse_seconds
+from fedac.federation.link import LONGEST, parse_seconds
 from fedac.federation.sampling import GOLDEN, mix, worker_key
 from fedac.validate import parse_piece, require_positive
 
@@ -29,6 +29,8 @@ HOUR = 3600 * NANOSECONDS
 DAY = 24 * HOUR
 # How long a client of share(p) stays as it is, unless the second number says otherwise.
 PERIOD = 60.0
+# The smallest p of share(p), and how many chances are looked up together.
+RAREST, TOGETHER = 1e-6, 2**20
 KNOWN = "always, share(p), share(p, period), diurnal(hours, width), or a table of client, from, to"
 _STREAM = np.uint64(0xE7037ED1A0B428DB)  # any odd number with no pattern
 COLUMNS = ["client", "from", "to"]
@@ -67,10 +69,13 @@ class Availability:
         except ValueError:
             name, first, others = "", 0.0, []
         if name == "share" and len(others) <= 1:
-            period = round((others or [PERIOD])[0] * NANOSECONDS)
-            if not 0 < first <= 1 or period < 1:
-                raise InputError(f"share(p, period) needs 0 < p <= 1 and a period, got '{text}'")
-            return Share(text, p=first, period=period)
+            (period,) = others or [PERIOD]
+            if not RAREST <= first <= 1 or not 1e-9 <= period <= LONGEST:
+                raise InputError(
+                    f"share(p, period) needs 0 < p <= 1 (at least {RAREST:g}) and a period, "
+                    f"got '{text}'"
+                )
+            return Share(text, p=first, period=round(period * NANOSECONDS))
         if name == "diurnal" and len(others) == 1:
             (width,) = others
             if not 0 <= width <= 24:
@@ -134,20 +139,36 @@ class Share(Availability):
         """Return the first time from `start` on at which each client is away, at most `end`."""
         last = np.broadcast_to(np.asarray(end, np.int64), start.shape)
         now = start.copy()
-        here = now < last
-        while here.any():
-            slot = now[here] // self.period
-            stays = self._chance(clients[here], slot) < self.p
-            now[here] = np.where(stays, np.minimum((slot + 1) * self.period, last[here]), now[here])
-            here[here] = stays & (now[here] < last[here])
+        left, ahead = np.flatnonzero(now < last), 1
+        while len(left):
+            slot = now[left] // self.period
+            # The number of the next periods in which each client stays.
+            away = ~self._stay(clients[left], slot, ahead)
+            stays = np.where(away.any(axis=1), away.argmax(axis=1), ahead)
+            now[left] = np.where(
+                stays > 0, np.minimum((slot + stays) * self.period, last[left]), now[left]
+            )
+            left = left[(stays == ahead) & (now[left] < last[left])]
+            if len(left):
+                needed = int((last[left] - now[left]).max()) // self.period + 1
+                ahead = max(1, min(2 * ahead, needed, TOGETHER // len(left)))
         return now
+
+    def are_here(self, clients: Times, now: int) -> npt.NDArray[np.bool_]:
+        """Return whether each client is available at a time."""
+        return np.asarray(self._chance(clients, now // self.period) < self.p)
+
+    def _stay(self, clients: Times, slots: Any, ahead: int) -> npt.NDArray[np.bool_]:
+        """Return whether each client is available in its next periods, a row for each client."""
+        numbers = np.asarray(slots)[..., None] + np.arange(ahead)
+        return np.asarray(self._chance(clients[:, None], numbers) < self.p)
 
     def returns(self, clients: Times, now: int) -> int | None:
         """Return the first time after `now` at which any of these clients comes back."""
-        slot = now // self.period + 1
-        while not (self._chance(clients, slot) < self.p).any():
-            slot += 1
-        return slot * self.period
+        slot, ahead = now // self.period + 1, 1
+        while not (found := self._stay(clients, slot, ahead).any(axis=0)).any():
+            slot, ahead = slot + ahead, max(1, min(2 * ahead, TOGETHER // len(clients)))
+        return int(slot + found.argmax()) * self.period
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +192,10 @@ class Diurnal(Availability):
             return super().leaves(clients, start, end)
         left = np.maximum(self.hours - self._since(clients, start), 0)
         return np.asarray(np.minimum(start + left, end))
+
+    def are_here(self, clients: Times, now: int) -> npt.NDArray[np.bool_]:
+        """Return whether each client is available at a time."""
+        return np.asarray(self._since(clients, now) < self.hours)
 
     def returns(self, clients: Times, now: int) -> int | None:
         """Return the first time after `now` at which any of these clients comes back."""
@@ -202,8 +227,12 @@ class Table(Availability):
             raise InputError("availability as a table has rows of client number, from and to")
         if not np.isfinite(table).all() or (table < 0).any() or (table[:, 2] <= table[:, 1]).any():
             raise InputError("availability: every interval needs 0 <= from < to, in seconds")
-        if (table[:, 0] % 1).any():
+        if (table[:, 0] % 1).any() or (table[:, 0] > 2**53).any():
             raise InputError("availability: the first column is the number of the client, from 0")
+        if (table[:, 2] > LONGEST).any():
+            raise InputError(
+                f"availability: a run ends within 70 years, got {table[:, 2].max():g} s"
+            )
         client = table[:, 0].astype(np.int64)
         begin, end = np.round(table[:, 1:].T * NANOSECONDS).astype(np.int64)
         order = np.lexsort((begin, client))
@@ -229,8 +258,11 @@ class Table(Availability):
         firsts = np.searchsorted(self.client, clients)
         lasts = np.searchsorted(self.client, clients, side="right")
         place = firsts - 1
-        for i, (a, b) in enumerate(zip(firsts.tolist(), lasts.tolist(), strict=True)):
-            place[i] = a + np.searchsorted(self.begin[a:b], now[i], side="right") - 1
+        while (lasts - place > 1).any():  # bisect: what begins at `place` has begun
+            middle = np.minimum((place + lasts) // 2, len(self.begin) - 1)
+            split = lasts - place > 1
+            begun = split & (self.begin[middle] <= now)
+            place, lasts = np.where(begun, middle, place), np.where(split & ~begun, middle, lasts)
         inside = (place >= firsts) & (now < self.end[place])
         return inside, place
 

@@ -31,6 +31,7 @@ from fedac.validate import (
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 LONG_SECONDS = SECONDS | {"min": 60.0, "h": 3600.0}
+LONGEST = 2.0**61 / 1e9  # seconds, about 73 years: sums of nanoseconds fit into 64 bits
 BITS = {"bit": 1.0, "kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "kB": 8e3, "MB": 8e6, "GB": 8e9}
 UNITS = {"latency": SECONDS, "up": BITS, "down": BITS, "gradient": SECONDS, "row": SECONDS}
 STRAGGLER_STREAM = np.uint64(0x8CB92BA72F3D8DD7)  # any odd number with no pattern

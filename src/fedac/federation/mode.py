@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fedac.algorithms import Algorithm
 from fedac.errors import InputError
-from fedac.federation.link import parse_seconds
+from fedac.federation.link import LONGEST, parse_seconds
 from fedac.validate import require_count, require_positive
 
 MODES = "rounds, until(10s), deadline(30s) or buffer(10)"
@@ -41,8 +41,11 @@ class Mode:
             return cls(kind, require_count("the messages of a buffer", int(number)))
         if rest.endswith(")") and kind in ("until", "deadline"):
             seconds = parse_seconds(f"the time of {kind}", number)
-            if seconds > 0 and math.isfinite(seconds):
-                return cls(kind, seconds)
+            if not 1e-9 <= seconds <= LONGEST:
+                raise InputError(
+                    f"the time of {kind} is from a nanosecond to 70 years, got '{number}'"
+                )
+            return cls(kind, seconds)
         raise InputError(f"mode is {MODES}; got '{text}'")
 
     def __str__(self) -> str:

@@ -138,7 +138,7 @@ def arrive(
 
 
 def staleness_scale(staleness: Vector) -> Vector:
-    """Return how much moves count that are so many server steps old (arXiv 2106.06539).
+    """Return how much moves count that are so many server steps old (arXiv 2106.06639).
 
     >>> staleness_scale(0.0), staleness_scale(3.0)
     (1.0, 0.5)

@@ -40,7 +40,7 @@ from fedac.algorithms import Algorithm
 from fedac.errors import InputError
 from fedac.federation.availability import ALWAYS, NANOSECONDS, Availability, Times
 from fedac.federation.federation import Federation, Update
-from fedac.federation.link import DEFAULT_LINK, Link
+from fedac.federation.link import DEFAULT_LINK, LONGEST, Link
 from fedac.federation.mode import ROUNDS, Mode, started
 from fedac.federation.sampling import GOLDEN, mix, participants, start_draws, take
 from fedac.federation.schedule import Schedule, Span
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 TRIES = 32
 # Works whose random numbers are drawn together.
 AT_ONCE = 1024
+# Further draws if most of many clients are away.
+MORE_TRIES, MANY = 4096, 50_000
 # A run in which fewer than one work in so many counts would hardly end.
 WORTHWHILE = 1000
 # The server step of a work whose message does not arrive, or has not yet.
@@ -304,7 +306,7 @@ class _Durations:
 def _nanoseconds(seconds: Array) -> Times:
     with np.errstate(invalid="ignore"):
         found = np.round(np.asarray(seconds) * NANOSECONDS)
-    if not (found < 2**61).all():
+    if not (found < LONGEST * NANOSECONDS).all():
         raise InputError("some client's work takes longer than 70 years: check the link")
     return found.astype(np.int64)
 
@@ -332,12 +334,10 @@ def _in_rounds(
             steps = durations.steps_of(members, gap)
         begun = np.full(len(members), now, np.int64)
         done = begun + durations.of(members, steps, straggling)
-        gone = availability.leaves(members, begun, done)
-        replied = (gone >= done) & (steps > 0)
-        ended = np.where(steps > 0, np.minimum(done, gone), now)
+        done[steps == 0] = now + limit  # without a full step until then, a client is lost
+        ended = gone = availability.leaves(members, begun, done)
+        replied = (gone == done) & (steps > 0)
         close = int(ended.max(initial=now))
-        if mode.kind == "until" and not replied.all():
-            close = now + limit
         if mode.kind == "deadline":
             close = now + limit
             replied &= done <= close
@@ -399,7 +399,7 @@ def _buffered(
     begun: list[int] = []
     ended: list[int] = []
     update: list[int] = []
-    times, taken, now, free = [0], 0, 0, federation.taking_part
+    times, taken, lost, now, free = [0], 0, 0, 0, federation.taking_part
     draws: list[int] = []
     factors: list[float] = []
 
@@ -412,18 +412,22 @@ def _buffered(
 
     def choose_available(start: int) -> int | None:
         """Return the place in `idle` of an available client, None if there is none."""
-        with np.errstate(over="ignore"):
-            more = mix(draws[start] + np.arange(TRIES + 1, dtype=np.uint64) * GOLDEN)
-        places = (more[:TRIES] % np.uint64(len(idle))).astype(np.int64)
-        here = availability.are_here(np.array([idle[place] for place in places]), now)
-        if here.any():
-            return int(places[here.argmax()])
+        for first, last in ((0, TRIES), (TRIES + 1, MORE_TRIES)):
+            if first and len(idle) < MANY:
+                break
+            places = draw_from(draws[start], np.arange(first, last)) % np.uint64(len(idle))
+            here = availability.are_here(np.array([idle[place] for place in places]), now)
+            if here.any():
+                return int(places[here.argmax()])
         left = np.flatnonzero(availability.are_here(np.array(idle), now))
-        return int(left[int(more[TRIES]) % len(left)]) if len(left) else None
+        return int(left[int(draw_from(draws[start], TRIES)) % len(left)]) if len(left) else None
 
-    most = WORTHWHILE * (R * Z + federation.taking_part)
+    def draw_from(key: int, counter: Any) -> Any:
+        with np.errstate(over="ignore"):
+            return mix(key + np.asarray(counter).astype(np.uint64) * GOLDEN)
+
     while len(times) <= R:
-        if len(client) > most:
+        if lost > WORTHWHILE * (10 + taken + Z * (len(times) - 1)):
             raise InputError(
                 f"fewer than 1 work in {WORTHWHILE} ends before its client goes away: use longer "
                 "periods of availability, or shorter work"
@@ -462,6 +466,7 @@ def _buffered(
             _, m, start = heapq.heappop(waiting)
             idle.append(m)
             free += 1
+            lost += update[start] == LOST
             if update[start] == UNDER_WAY:
                 update[start] = len(times) - 1
                 taken += 1

@@ -23,7 +23,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedac.errors import InputError
 from fedac.flower._server.waiting import CLOCK_SKEW
-from fedac.flower._virtual import VirtualClock
+from fedac.flower._virtual import VirtualClock, require_seconds
 from fedac.processes import Handler, Pool, WorkerDiedError, usable_cores
 from fedac.validate import require_count
 
@@ -117,8 +117,12 @@ class InProcessGrid(Grid):
         seconds: Sequence[float] | Callable[[int], float] | None = None,
     ) -> None:
         require_count("nodes", nodes, least=0)
-        if seconds is not None and not callable(seconds) and len(seconds) != nodes:
-            raise InputError(f"seconds has {len(seconds)} numbers for {nodes} nodes")
+        if seconds is not None and not callable(seconds):
+            if not isinstance(seconds, Iterable):
+                raise InputError(f"seconds is a number for each node, got {seconds!r}")
+            seconds = [require_seconds(each) for each in seconds]
+            if len(seconds) != nodes:
+                raise InputError(f"seconds has {len(seconds)} numbers for {nodes} nodes")
         self.clock: Any = time if seconds is None else VirtualClock(seconds)
         self.client_app = client_app
         self.run_config = dict(run_config or {})

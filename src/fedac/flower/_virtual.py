@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
+
+from fedac.errors import InputError
 
 NANOSECONDS = 10**9
+
+
+def require_seconds(seconds: object) -> float:
+    """Return the seconds of a training; infinity for one that never ends."""
+    if isinstance(seconds, Real) and float(seconds) >= 0:
+        return float(seconds)
+    raise InputError(f"the seconds of a training must be a number, at least 0, got {seconds!r}")
 
 
 @dataclass
@@ -41,7 +51,7 @@ class VirtualClock:
     def begin(self, name: str, *, partition: int, limit: float) -> bool:
         """Start the training of a message; return False if it takes longer than `limit` seconds."""
         given = self.seconds
-        seconds = given(partition) if callable(given) else given[partition]
+        seconds = require_seconds(given(partition) if callable(given) else given[partition])
         ends = (self._now + round(min(s, limit) * NANOSECONDS) for s in (seconds, limit))
         self._due[name] = next(ends), partition, next(ends)
         return seconds <= limit
