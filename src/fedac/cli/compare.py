@@ -35,10 +35,17 @@ QUICK = {
 @options.spec_options(COMPARE)
 @options.folder_option("Keep all runs here, and write figure, tables and report.")
 @options.jobs_option
-@click.option(
+@options.option(
     "--quick",
     is_flag=True,
     help="A first answer: five methods, K = 8, 6 tries, 2 seeds, at most 50 rounds.",
+    heading=options.LENGTH,
+)
+@options.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only print what would be run, and predict the time.",
+    heading=options.LENGTH,
 )
 @options.on_ray_options()
 @options.json_option("Print one JSON object; nulls where the target was not reached.")

@@ -48,6 +48,14 @@ def flush_results() -> None:
         raise
 
 
+def wants_color(stream: Any) -> bool:
+    """Return whether output to a stream is colored: on terminals, unless a variable decides."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+    return bool(os.environ.get("FORCE_COLOR")) or terminal
+
+
 def notice(message: str) -> None:
     """Print a message to stderr on one line, even if it quotes an odd file name."""
     line = "".join(c if c.isprintable() else " " for c in message)

@@ -40,8 +40,14 @@ METRIC_FORMATS = {
 
 @click.command("run", cls=options.Command)
 @options.spec_options(RUN)
-@click.option("--engine", help="fast, network or reference (default: chosen automatically).")
-@click.option("--threads", type=int, help="Threads (default: all cores).")
+@options.option(
+    "--engine",
+    help="fast, network or reference (default: chosen automatically).",
+    heading=options.WHERE,
+)
+@options.option(
+    "--threads", type=int, help="Threads (default: all cores).", heading=options.WHERE
+)
 @options.on_ray_options(
     "Share the workers among all nodes of a Ray cluster: needs pip install 'fedac[ray]'."
 )

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from fedac.federation.spec import RunSpec, Spec
 
 NEEDED = "--dataset, --l2, --algorithms, --workers or --clients, --local-steps and --eta"
-# Shorter sweeps are predicted without measuring, which would take as long (seconds).
-WORTH_MEASURING = 20.0
 HELP = f"""Run all combinations of a grid of settings.
 
 Finished runs are kept in the folder --out and are not repeated: an interrupted sweep resumes where
@@ -48,15 +46,21 @@ the same as the options. Lists make a grid:
     help="The grid, or the name of one that comes with fedac; or give it by options.",
 )
 @options.folder_option("Folder of the store; made if missing.")
-@click.option("--dry-run", is_flag=True, help="Only count the missing runs and predict the time.")
+@options.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only count the missing runs and predict the time.",
+    heading=options.LENGTH,
+)
 @options.spec_options(SWEEP)
 @options.band_option
 @options.jobs_option
 @options.on_ray_options()
-@click.option(
+@options.option(
     "--shard",
     metavar="I/N",
     help="Run only part I of N, of about equal work; 'fedac merge' joins the stores.",
+    heading=options.WHERE,
 )
 def sweep_command(
     *,
@@ -184,7 +188,7 @@ def _print_summary(grid: Spec, summary: Summary, runs: pd.DataFrame, band: str) 
 
 def _print_plan(task: Workload, groups: list[Group], out: Path | None, jobs: int | None) -> None:
     from fedac.experiments.store import FILE, Store
-    from fedac.experiments.sweep import measure_speed, predict_seconds
+    from fedac.experiments.sweep import WORTH_MEASURING, measure_speed, predict_seconds
 
     planned: list[Sequence[RunSpec]] = list(groups)
     if out and (out / FILE).exists():
