@@ -18,7 +18,7 @@ from fedac import __version__
 from fedac.cli.console import flush_results, notice, prepare_streams, wants_color
 from fedac.cli.options import Group
 from fedac.errors import InputError
-from fedac.validate import NO_L1
+from fedac.validate import NO_L1, nearest
 
 HEADLINE = "Which local-update method should you use? Measure it, then run it."
 # Measured on two cores; the first run on a machine compiles the simulator, once.
@@ -149,8 +149,15 @@ def _fail(message: str, code: int) -> int:
 def _fail_usage(error: click.ClickException) -> int:
     """Report a bad command line, and where to find the options."""
     message = error.format_message()
-    if isinstance(error, click.NoSuchOption) and error.option_name in ("--l1", "--l1-ratio"):
-        return _fail(f"there is no option {error.option_name}: {NO_L1}", 2)
+    if isinstance(error, click.NoSuchOption):
+        if error.option_name in ("--l1", "--l1-ratio"):
+            return _fail(f"there is no option {error.option_name}: {NO_L1}", 2)
+        known = (
+            [name for each in error.ctx.command.params for name in each.opts] if error.ctx else []
+        )
+        near = nearest(error.option_name, [name for name in known if name.startswith("--")])
+        hint = f"; did you mean {near}?" if near else ""
+        message = f"No such option '{error.option_name}'{hint}"
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return _fail(message, 2)

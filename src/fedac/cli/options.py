@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -31,7 +32,7 @@ ON_RAY = "Run on a Ray cluster instead; requires pip install 'fedac[ray]'."
 MEGABYTES = "MB: sent and received by a client that is present in every round."
 
 
-class PathType(click.ParamType):
+class PathType(click.ParamType):  # type: ignore[type-arg] # not generic in older versions
     """A path. An empty one, as from an unset variable, would mean the current folder."""
 
     name = "path"
@@ -162,6 +163,21 @@ def is_typed(ctx: click.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
+def typed_command(
+    ctx: click.Context, command: str | None = None, names: Collection[str] | None = None
+) -> str:
+    """Return the command line with the options that the user typed.
+
+    `command` is another one that takes the options of these names.
+    """
+    words = ["fedac", *(command or str(ctx.command.name)).split()]
+    for each in ctx.command.params:
+        if each.name and is_typed(ctx, each.name) and (names is None or each.name in names):
+            value = ctx.params[each.name]
+            words += [each.opts[0]] if value is True else [each.opts[0], str(value)]
+    return shlex.join(words)
+
+
 class Argument(click.Argument):
     """A positional argument with a help text, which Click supports from version 8.5 on."""
 
@@ -191,7 +207,7 @@ class HelpFormatter(click.HelpFormatter):
         """Write a heading in bold."""
         super().write_heading(click.style(heading, bold=True) if self.colored else heading)
 
-    def write_dl(self, rows: Sequence[tuple[str, str]], *args: Any, **settings: Any) -> None:
+    def write_dl(self, rows: Iterable[tuple[str, str]], *args: Any, **settings: Any) -> None:
         """Write a list of names and their meanings."""
         if self.colored:
             rows = [(click.style(name, fg="cyan"), text) for name, text in rows]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -81,9 +81,7 @@ def _number(name: str, text: str, default: float | None = None) -> Callable[[opt
     heading="Planning",
 )
 @_number("--round-cost", "With --target: cost of one round, in gradients.", 1000.0)
-@options.option(
-    "--calibrate", is_flag=True, help="Measure on the data set.", heading="Planning"
-)
+@options.option("--calibrate", is_flag=True, help="Measure on the data set.", heading="Planning")
 @options.option(
     "--tables", is_flag=True, help="Print the paper's two tables.", heading=options.OUTPUT
 )
@@ -131,9 +129,26 @@ def plan_command(context: click.Context, /, *, tables: bool, as_json: bool, **gi
     if as_json:
         print(json.dumps(_as_json(constants, plan, found), allow_nan=False))
     elif found is not None:
+        from fedac.experiments.comparison.calibration import recommended
+
         _print_calibration(found, how, "gradients" if given["link"] is None else "seconds")
+        _say_next(context, _measured_as_json(recommended(found), found.question))
     elif can_measure:
         console.notice("--calibrate measures on the data")
+        if runnable := [c for c in plan if c.theorem.communicates and not c.vacuous]:
+            best = min(runnable, key=lambda choice: choice.bound.total)
+            _say_next(context, _choice_as_json(best) | {"eta": best.step_size.eta})
+
+
+def _say_next(context: click.Context, best: Mapping[str, Any]) -> None:
+    """Print the command that runs a choice of the plan."""
+    shared = [name for name in SHARED if name not in ("steps", "target", "workers")]
+    command = options.typed_command(context, "run", shared)
+    mu = "" if best.get("mu") is None else f" --mu {best['mu']:.3g}"
+    console.say_next(
+        f"{command} --algorithm {best['algorithm']} -M {best['workers']} -K {best['local_steps']} "
+        f"-T {best['steps']} --eta {best['eta']:.3g}{mu}"
+    )
 
 
 def _given_constants(given: dict[str, Any]) -> Constants:

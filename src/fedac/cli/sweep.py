@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -117,6 +118,7 @@ def sweep_command(
                 "covers eta <= 1/L only"
             )
         console.notice_disguised(summary.disguised, len(summary.keys))
+        say_next_of(out)
 
 
 def run_with_bar(
@@ -131,6 +133,12 @@ def run_with_bar(
     compiling = cache(console.notice_compiling)
     with console.stoppable(name, store), console.sweep_bar(name) as show:
         return run_groups(task, groups, store, **where, on_progress=show, on_compile=compiling)
+
+
+def say_next_of(folder: Path) -> None:
+    """Name what to do with the runs of a sweep."""
+    name = shlex.quote(str(folder))
+    console.say_next(f"figures: fedac report {name}; a table: fedac export {name} --csv runs.csv")
 
 
 def counts(summary: Summary) -> str:
@@ -273,6 +281,7 @@ def merge_command(*, out: Path, sources: tuple[Path, ...]) -> None:
     merged = merge_stores(out, sources, report)
     added = sum(each.added for each in merged.joined)
     print(f"{out}: {added} runs added, {merged.runs} in all")
+    say_next_of(out)
 
 
 @click.command("report", cls=options.Command)
