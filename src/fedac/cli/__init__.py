@@ -16,7 +16,7 @@ import click
 
 from fedac import __version__
 from fedac.cli.console import flush_results, notice, prepare_streams, wants_color
-from fedac.cli.options import Group
+from fedac.cli.options import Group, option
 from fedac.errors import InputError
 from fedac.validate import NO_L1, nearest
 
@@ -25,11 +25,11 @@ HEADLINE = "Which local-update method should you use? Measure it, then run it."
 START = f"""\
 {HEADLINE}
 
-Three things to try, with their time, and that of the first run, which compiles:
+Three things to try. Times: usual, and of the first run, which compiles.
 
-  fedac demo                  15 s, 45 s   which method wins where, on data that comes with fedac
-  fedac compare --quick        5 s, 25 s   which of five methods suits a problem, and what it costs
-  fedac run --dataset a9a      2 s,  5 s   one method; then try --algorithm and --eta
+  fedac demo                15 s, 45 s   which method wins on data that we ship
+  fedac compare --quick      5 s, 25 s   which of five methods suits a problem
+  fedac run --dataset a9a    2 s,  5 s   one method: see --algorithm and --eta
 
 Your own data: fedac compare --quick --dataset FILE.csv
 All commands: fedac --help
@@ -57,12 +57,12 @@ COMPLETION = "_FEDAC_COMPLETE"
     invoke_without_command=True,
 )
 @click.version_option(__version__, message="fedac %(version)s", help="Print the version.")
-@click.option(
-    "--install-completion", metavar="[SHELL]", is_flag=False, flag_value="", default=None,
+@option(
+    "--install-completion", metavar="[SHELL]", is_flag=False, flag_value="", heading="Options",
     help="Install tab completion in bash, zsh or fish (default: your login shell).",
 )  # fmt: skip
-@click.option(
-    "--show-completion", metavar="[SHELL]", is_flag=False, flag_value="", default=None,
+@option(
+    "--show-completion", metavar="[SHELL]", is_flag=False, flag_value="", heading="Options",
     help="Print the lines that --install-completion installs.",
 )  # fmt: skip
 @click.pass_context

@@ -13,10 +13,11 @@ from click.shell_completion import (
     CompletionItem,
     add_completion_class,
     get_completion_class,
+    shell_complete,
 )
 
 from fedac.algorithms import ALGORITHMS, split_names
-from fedac.algorithms.catalog import LOCAL_RULES, WELL_KNOWN
+from fedac.algorithms.catalog import LOCAL_RULES, MEMORIES, SERVER_RULES, WELL_KNOWN
 from fedac.errors import InputError
 from fedac.federation.spec import WEIGHTINGS, options_of
 from fedac.paths import write_atomically
@@ -64,24 +65,28 @@ WORDS = {
     "show_completion": SHELLS,
 }  # fmt: skip
 
+# Options that take a file too.
+FILES = ("dataset", "test", "split", "client", "availability")
+
 
 def complete_value(parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the known values of an option or argument that start with `incomplete`.
 
-    In a list, only its last entry is completed.
+    In a list, only its last entry is completed, and of a composed method its last piece.
     """
     words = WORDS.get(parameter.name or "", ())
     try:
         last = split_names(incomplete)[-1]
     except InputError:  # inside parentheses
         return []
+    listed = incomplete.split(",")
+    if METHODS[0] in words and "+" in last:
+        words, last = (*MEMORIES, *SERVER_RULES), split_names(last, "+")[-1]
     before = incomplete[: len(incomplete) - len(last)]
-    listed = set(before.split(","))
-    return [
-        CompletionItem(before + word)
-        for word in words
-        if word.startswith(last) and word not in listed
-    ]
+    found = [word for word in words if word.startswith(last) and word not in listed]
+    if not found and parameter.name in FILES:
+        return [CompletionItem(incomplete, type="file")]
+    return [CompletionItem(before + word) for word in found]
 
 
 class Bash(BashComplete):
@@ -95,10 +100,11 @@ class Bash(BashComplete):
 
 def answer(app: click.Command, instruction: str) -> int:
     """Answer the shell, which asks with an instruction such as ``bash_complete``."""
-    from click.shell_completion import shell_complete
-
     add_completion_class(Bash)
-    return shell_complete(app, {}, "fedac", VARIABLE, instruction)
+    try:
+        return shell_complete(app, {}, "fedac", VARIABLE, instruction)
+    except (click.ClickException, InputError):  # an unknown command has no completions
+        return 0
 
 
 def script(app: click.Command, shell: str) -> str:

@@ -275,11 +275,8 @@ def fit(what: str, notes: Sequence[str], width: int) -> tuple[str, str]:
     """
     room = width - LEAST_BAR - TIME_LEFT - 3  # and spaces between the columns
     note = notes[0]
-    name = (
-        what
-        if len(what) <= max(room - len(note), 8)
-        else f"{what[: max(room - len(note), 8) - 1]}…"
-    )
+    most = max(min(width // 3, room - len(note)), 8)
+    name = what if len(what) <= most else f"{what[: most - 1]}…"
     for more in filter(None, notes[1:]):
         if len(name) + len(note) + 2 + len(more) > room:
             break
