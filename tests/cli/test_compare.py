@@ -248,7 +248,7 @@ def test_a_long_comparison_is_announced(fedac, monkeypatch):
     assert (code, next(iter(json.loads(out)))) == (0, "rows")
     first, *stages = [line for line in err.splitlines() if "%" not in line]
     assert re.fullmatch("fedac: this takes up to .* s: --quick, --dry-run, fewer .*", first)
-    assert stages[0] == "fedac: search 1 of 3"
+    assert stages[0] == "fedac: search 1 of 2"
     assert stages[-1] == "fedac: winners on fresh seeds"
 
 

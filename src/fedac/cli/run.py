@@ -139,13 +139,15 @@ def run_command(
 
 def _say_next(context: click.Context, result: Result) -> None:
     """Name other step sizes, and the comparison of methods on this problem."""
-    etas = [run.eta for run in result.runs]
-    best = result.best.eta if result.best else min(etas) / 16
-    around = ",".join(f"{best * factor:.3g}" for factor in (0.5, 1, 2))
+    best, smallest = result.best, min(run.eta for run in result.runs)
+    etas = (
+        [best.eta * factor for factor in (0.5, 1, 2)] if best else [smallest / 10**3, smallest / 10]
+    )
+    around = ",".join(f"{eta:.3g}" for eta in etas)
     shared = [COMPARE.name_of(name) for name in COMPARE.fields() if name not in METHOD]
     compare = options.typed_command(context, "compare --quick", shared)
     console.say_next(
-        f"other step sizes, --eta {around}, or another --algorithm ('fedac methods');",
+        f"--eta {around}, or another --algorithm ('fedac methods' lists them);",
         f"which method suits this problem: {compare}",
     )
 
