@@ -42,15 +42,17 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that the user most likely meant, None if none is near.
 
-    It has at most one typo in every three letters, or begins or ends with `name`.
+    It has at most one typo in every three letters, or begins or ends with `name`. Numbers in
+    parentheses and hyphens do not count.
 
     >>> nearest("scafold", ["fedavg", "scaffold"]), nearest("moon", ["momentum", "local"])
     ('scaffold', None)
     """
-    name = name.lower()
-    typos = {other: _count_typos(name, other.lower()) for other in known}
+    name = name.lower().partition("(")[0]
+    plain = str.maketrans("", "", "-_")
+    typos = {o: _count_typos(name.translate(plain), o.lower().translate(plain)) for o in known}
     found = min(typos, key=lambda other: typos[other], default=None)
-    if found is not None and typos[found] <= len(name) // 3:
+    if found is not None and len(name) > 1 and typos[found] <= max(1, len(name) // 3):
         return found
     if len(name) < 3:
         return None

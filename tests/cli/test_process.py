@@ -184,28 +184,6 @@ def test_a_bar_in_80_columns(small):
         assert re.search(r"━.* \d+%(, [\d.]+ M gradients/s)? +[-\d]:[-\d]{2}:[-\d]{2}$", line), line
 
 
-@posix
-def test_what_to_do_next_is_for_terminals(small, tmp_path):
-    import pty
-
-    sizes = ("--dataset", str(small), "-K", "2", "-T", "8", "--eta", "0.1")
-    for command, line in {
-        ("run", "-M", "4", *sizes): "fedac compare --quick --dataset",
-        ("sweep", "-M", "4", "--l2", "1e-2", "--algorithms", "fedavg", *sizes, "--out",
-         str(tmp_path / "runs")): "fedac report",
-        ("plan", "--dataset", str(small), "-M", "4"): "fedac run --dataset",
-        ("split", "--dataset", str(small), "--clients", "4"): "fedac compare --quick --dataset",
-    }.items():  # fmt: skip
-        ours, theirs = pty.openpty()
-        process = start(*command, stdout=theirs)
-        os.close(theirs)
-        shown = read_all(ours)
-        assert finish(process)[0] == 0
-        assert line in shown.partition("Next: ")[2], command
-        code, out, _ = finish(start(*command))
-        assert (code, "Next" in out) == (0, False)
-
-
 def test_a_backend_set_by_jupyter_is_ignored(tmp_path):
     environment = {**os.environ, "MPLBACKEND": "not-installed"}
     sizes = ("--kappa", "25", "--blocks", "2", "--out", str(tmp_path))

@@ -83,3 +83,25 @@ def test_stages_are_lines_where_it_takes_long(capsys):
                 begin(stage)
                 show(Progress(cells=4, done=2, best=None, work=0.5))
         assert capsys.readouterr() == ("", said)
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (("run", "-M", 4, "-K", 2, "-T", 8, "--eta", 0.1), "fedac compare --quick --dataset"),
+        (("run", "-M", 4, "-K", 2, "-T", 8, "--eta", 1e9), "--eta 1e+06,1e+08, or another"),
+        (("sweep", "-M", 4, "--l2", 1e-2, "--algorithms", "fedavg", "-K", 2, "-T", 8, "--eta", 0.1,
+          "--out", "runs"), "fedac report runs"),
+        (("plan", "-M", 4), "fedac run --dataset"),
+        (("split", "--clients", 4), "fedac compare --quick --dataset"),
+    ],
+)  # fmt: skip
+def test_what_to_do_next_is_for_terminals(fedac, small, tmp_path, monkeypatch, command, line):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = fedac(*command, "--dataset", small)
+    assert (code, "Next" in out) == (0, False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    code, out, _ = fedac(*command, "--dataset", small)
+    assert (code, line in out.partition("Next: ")[2]) == (0, True)
+    if command[0] != "sweep":
+        assert "Next" not in fedac(*command, "--dataset", small, "--json").out
