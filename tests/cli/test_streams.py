@@ -105,3 +105,13 @@ def test_what_to_do_next_is_for_terminals(fedac, small, tmp_path, monkeypatch, c
     assert (code, line in out.partition("Next: ")[2]) == (0, True)
     if command[0] != "sweep":
         assert "Next" not in fedac(*command, "--dataset", small, "--json").out
+
+
+def test_intervals_wrap_where_the_terminal_is_narrow(monkeypatch, capsys):
+    rows = [{"method": "fedavg", "loss": "1.08e-02 (1.48e-03 to 7.89e-02)", "K": "128"}]
+    for width, lines in ((80, 5), (40, 6)):
+        monkeypatch.setattr(console, "results_console", lambda width=width: Console(width=width))
+        console.print_table(rows, words={"method"}, bands={"loss"})
+        printed = capsys.readouterr().out.splitlines()
+        assert len(printed) == lines
+        assert max(map(len, printed)) <= width

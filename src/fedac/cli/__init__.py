@@ -41,6 +41,8 @@ COMMANDS = {
     "split": "data", "sweep": "sweep", "export": "sweep", "merge": "sweep", "reproduce": "paper",
     "report": "sweep", "instability": "paper", "plan": "plan", "data": "data",
 }  # fmt: skip
+# What others call a step size.
+LEARNING_RATE = ("--lr", "--learning-rate", "--step-size")
 # What the shell sets when it asks for completions.
 COMPLETION = "_FEDAC_COMPLETE"
 
@@ -156,8 +158,10 @@ def _fail_usage(error: click.ClickException) -> int:
             [name for each in error.ctx.command.params for name in each.opts] if error.ctx else []
         )
         near = nearest(error.option_name, [name for name in known if name.startswith("--")])
-        hint = f"; did you mean {near}?" if near else ""
-        message = f"No such option '{error.option_name}'{hint}"
+        if error.option_name in LEARNING_RATE and "--eta" in known:
+            near = "--eta"
+        message = f"No such option '{error.option_name}'"
+        message += f"; did you mean '{near}'" if near else ""
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return _fail(message, 2)

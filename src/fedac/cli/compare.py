@@ -254,14 +254,16 @@ def _print_comparison(found: Comparison) -> None:
     console.print_table(
         table,
         words={"method", "wire", "mode"},
+        bands={"rounds", "MB", "seconds", f"{what} within {found.budget}"},
         title=found.title + (f", target {target}" if target is not None else ""),
         caption=" ".join([*notes, f"Link: {found.question.link}."]),
         bold=[number for number, row in enumerate(rows) if number == 0 or row.level],
     )
     if any(row.edge or row.server_edge for row in rows):
         print("* the smallest or largest one tried: a better one may lie beyond it.")
+    say = print if spec.model else console.results_console().print  # code must not be wrapped
     for sentence in sentences(found):
-        print(sentence)
+        say(sentence)
 
 
 def _server(row: Row) -> str:

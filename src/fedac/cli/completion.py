@@ -103,8 +103,8 @@ def answer(app: click.Command, instruction: str) -> int:
     add_completion_class(Bash)
     try:
         return shell_complete(app, {}, "fedac", VARIABLE, instruction)
-    except (click.ClickException, InputError):  # an unknown command has no completions
-        return 0
+    except (click.ClickException, InputError, KeyError, ValueError):
+        return 0  # an unknown command has no completions, and a shell no use for an error
 
 
 def script(app: click.Command, shell: str) -> str:
@@ -133,13 +133,15 @@ def install(app: click.Command, shell: str) -> list[str]:
         startup = home / ".bashrc"
         if shell == "zsh":
             startup = Path(os.environ.get("ZDOTDIR") or home) / ".zshrc"
+    before = ""
+    if startup is not None and startup.exists():
+        before = startup.read_text(encoding="utf-8", errors="surrogateescape")
     text = script(app, shell)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda file: file.write(text.encode()))
     said, undo = [f"Completion for {shell}: {path}"], f"delete {path}"
     if startup is not None:
         line = f"source {shlex.quote(str(path))}"
-        before = startup.read_text(errors="surrogateescape") if startup.exists() else ""
         if line in before.splitlines():
             said.append(f"{startup} already loads it.")
         else:

@@ -134,13 +134,15 @@ def print_table(
     rows: Iterable[Mapping[str, str]],
     *,
     words: Collection[str] = (),
+    bands: Collection[str] = (),
     title: str | None = None,
     caption: str | None = None,
     bold: Collection[int] = (),
 ) -> None:
     """Print a table of numbers; rows are cells by heading, columns named in `words` contain text.
 
-    On a narrow terminal, headings and text wrap between words; no word and no number is cut.
+    On a narrow terminal, headings, text and the intervals in the columns named in `bands` wrap
+    between words; no word and no number is cut.
     """
     from rich.cells import cell_len
     from rich.table import Table
@@ -149,7 +151,7 @@ def print_table(
     columns = list(zip(rows[0], *(row.values() for row in rows), strict=True))
     narrowest = []
     for heading, *cells in columns:
-        whole = " ".join(cells).split() if heading in words else cells
+        whole = " ".join(cells).split() if heading in words or heading in bands else cells
         narrowest.append(max(map(cell_len, [*heading.split(), *whole])))
     # A column has a border on its left and a space on either side. If not even the narrowest
     # table fits, the terminal wraps its lines.
