@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import math
 import operator
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
 from pathlib import Path
@@ -115,6 +113,8 @@ def import_named(kind: str, spec: str, is_kind: Callable[[Any], bool]) -> Any:
         if isinstance(error, ModuleNotFoundError) and error.name == module_name:
             where = "from this folder or the installed packages"
         else:
+            import traceback
+
             last = traceback.extract_tb(error.__traceback__)[-1]
             where = f"which fails in {Path(last.filename).name}, line {last.lineno}"
         raise InputError(f"cannot import the module of '{spec}' {where}: {reason}") from error
@@ -235,6 +235,8 @@ def as_data(name: str, values: Any) -> Array:
 
 def content_hash(header: str, *arrays: npt.NDArray[np.generic]) -> str:
     """Return a hash of a text and the bytes of some arrays."""
+    import hashlib  # not at the top: it loads OpenSSL, and the command starts without
+
     import numpy as np
 
     digest = hashlib.sha256(header.encode())

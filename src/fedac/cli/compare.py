@@ -16,7 +16,6 @@ from fedac.cli import console, options
 from fedac.cli.run import METHOD, METRIC_FORMATS, RUN
 from fedac.errors import InputError
 from fedac.federation.spec import COMPARE, FLOAT32, command_option
-from fedac.processes import usable_cores
 
 if TYPE_CHECKING:
     from fedac.experiments.comparison import Comparison, Question, Study
@@ -98,6 +97,7 @@ def compare_command(
     study = Study(question, data, test)
     if quick and not given_rounds and study.task.objective.is_network:
         from fedac.experiments.comparison.quick import shortened
+        from fedac.processes import usable_cores
 
         question = shortened(study, where["jobs"] or usable_cores(), None if dry_run else out)
         if question.rough:
