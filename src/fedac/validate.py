@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-import hashlib
 import importlib
 import math
 import operator
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
 from pathlib import Path
@@ -29,15 +26,50 @@ LARGEST = 1e18
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """Return the error for an unknown name, which suggests the closest known one.
+    """Return the error for an unknown name, which suggests a near one, if any.
 
     >>> print(unknown_name("algorithm", "fedac-1", ["fedac-i", "fedavg"]))
     unknown algorithm 'fedac-1'; did you mean 'fedac-i'? known: fedac-i, fedavg
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'? " if near else ""
+    near = nearest(name, names)
+    hint = f"did you mean '{near}'? " if near else ""
     return InputError(f"unknown {kind} '{name}'; {hint}known: {', '.join(names)}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that the user most likely meant, None if none is near.
+
+    It has at most one typo in every three letters, or begins or ends with `name`. Numbers in
+    parentheses and hyphens do not count.
+
+    >>> nearest("scafold", ["fedavg", "scaffold"]), nearest("moon", ["momentum", "local"])
+    ('scaffold', None)
+    """
+    name = name.lower().partition("(")[0]
+    plain = str.maketrans("", "", "-_")
+    typos = {o: _count_typos(name.translate(plain), o.lower().translate(plain)) for o in known}
+    found = min(typos, key=lambda other: typos[other], default=None)
+    if found is not None and len(name) > 1 and typos[found] <= max(1, len(name) // 3):
+        return found
+    if len(name) < 3:
+        return None
+    longer = (o for o in typos if o.lower().startswith(name) or o.lower().endswith(name))
+    return min(longer, key=len, default=None)
+
+
+def _count_typos(one: str, other: str) -> int:
+    """Return the fewest letters to insert, drop, replace or swap with their neighbour."""
+    before: list[int] = []
+    last = list(range(len(other) + 1))
+    for i, a in enumerate(one, start=1):
+        row = [i]
+        for j, b in enumerate(other, start=1):
+            row.append(min(last[j] + 1, row[-1] + 1, last[j - 1] + (a != b)))
+            if i > 1 and j > 1 and (a, b) == (other[j - 2], one[i - 2]):
+                row[-1] = min(row[-1], before[j - 2] + 1)
+        before, last = last, row
+    return last[-1]
 
 
 # For every place where a user may ask for it.
@@ -81,6 +113,8 @@ def import_named(kind: str, spec: str, is_kind: Callable[[Any], bool]) -> Any:
         if isinstance(error, ModuleNotFoundError) and error.name == module_name:
             where = "from this folder or the installed packages"
         else:
+            import traceback
+
             last = traceback.extract_tb(error.__traceback__)[-1]
             where = f"which fails in {Path(last.filename).name}, line {last.lineno}"
         raise InputError(f"cannot import the module of '{spec}' {where}: {reason}") from error
@@ -201,6 +235,8 @@ def as_data(name: str, values: Any) -> Array:
 
 def content_hash(header: str, *arrays: npt.NDArray[np.generic]) -> str:
     """Return a hash of a text and the bytes of some arrays."""
+    import hashlib  # not at the top: it loads OpenSSL, and the command starts without
+
     import numpy as np
 
     digest = hashlib.sha256(header.encode())

@@ -29,8 +29,9 @@ def fedac(capfd) -> Callable[..., Outcome]:
         # None or a string would be an exit that `main` did not choose.
         assert isinstance(stop.value.code, int)
         out, err = capfd.readouterr()
-        # Whether the simulator is compiled already depends on which tests ran before.
-        err = re.sub("fedac: compiling the simulator.*\n", "", err)
+        # Whether the simulator is compiled already depends on which tests ran before, and whether
+        # there is a line of progress on how busy the machine is.
+        err = re.sub("fedac: (compiling the simulator.*|.* done, .* left)\n", "", err)
         return Outcome(stop.value.code, out, err)
 
     return fedac

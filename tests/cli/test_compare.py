@@ -223,6 +223,65 @@ def test_killed_and_continued(fedac, tmp_path, kill):
     assert again.out == quiet.out
 
 
+def test_dry_run(fedac, tmp_path, monkeypatch):
+    monkeypatch.delattr("fedac.experiments.comparison.study.run_groups")  # runs nothing
+    code, out, err = fedac(*SMALL, "--dry-run", "--out", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert out.startswith(
+        "methods: fedavg, fedac-i, diloco\nlocal steps: 4, 16\nmodes: rounds\nwire: float32\n"
+        "runs: 84, of 20 rounds each\nexpected time: "
+    )
+    assert not (tmp_path / "out").exists()
+    code, out, _ = fedac(*SMALL, "--dry-run", "--json", "--target", 0.1)
+    found = json.loads(out)
+    assert (code, found["runs"], found["local_steps"]) == (0, 84, [4, 16])  # as in the contract
+    assert 0 < found["seconds"] < 60
+
+
+def test_dry_run_on_a_cluster(assert_refused):
+    assert_refused(*SMALL, "--dry-run", "--on", "ray", saying="on this machine only: omit --on")
+
+
+def test_a_long_comparison_is_announced(fedac, monkeypatch):
+    monkeypatch.setattr("fedac.cli.console.LONG", 0.0)
+    code, out, err = fedac(*SMALL, "-K", 4, "--tries", 4, "--json")
+    assert (code, next(iter(json.loads(out)))) == (0, "rows")
+    first, *stages = [line for line in err.splitlines() if "%" not in line]
+    assert re.fullmatch("fedac: this takes up to .* s: --quick, --dry-run, fewer .*", first)
+    assert stages[0] == "fedac: search 1 of 2"
+    assert stages[-1] == "fedac: winners on fresh seeds"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        ("--workers", 8, "--wire", "int8"),
+        ("--mode", "buffer(3)", "--methods", "fedavg"),
+        ("--methods", "lbfgs,diloco", "--split", "dirichlet(0.3)", "--batch", 2),
+    ],
+)
+def test_the_line_that_runs_the_winner_does(fedac, more):
+    small = [*SMALL, "-K", 4, "--tries", 4, *more]
+    if "--workers" in more:
+        small = [word for word in small if word not in ("--clients", 10)]
+    code, out, _ = fedac(*small)
+    (line,) = re.findall("^To run it: fedac (.*)$", out, re.MULTILINE)
+    found = json.loads(fedac(*small, "--json").out)["rows"]
+    row = next(row for row in found if row["method"] != "lbfgs")
+    code, out, _ = fedac(*shlex.split(line), "--json")
+    assert code == 0
+    answer = json.loads(out)
+    (run,) = answer["runs"]
+    assert (answer["local_steps"], answer["wire"]) == (row["K"], row["wire"])
+    assert run["algorithm"] == row["algorithm"]
+    assert run["eta"] == pytest.approx(row["eta"], rel=1e-3)
+    assert answer["batch"] == (2 if "--batch" in more else 1)
+    # Another seed, and the end instead of the mean of the last records.
+    ratio = run["final_suboptimality"] / row["suboptimality"]
+    assert 0.1 < ratio < 10
+
+
 @pytest.mark.parametrize(
     ("options", "saying"),
     [

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fedac.cli import console
 from fedac.experiments.comparison import Question, Study, quick
 from fedac.experiments.store import FILE, Store
 
@@ -22,7 +23,8 @@ COMMAND = (
 )  # fmt: skip
 
 
-def test_the_command_compares_a_network(fedac, tmp_path):
+def test_the_command_compares_a_network(fedac, tmp_path, monkeypatch):
+    monkeypatch.setattr(console, "LONG", 0.0)
     arguments = (*COMMAND, "--methods", "fedavg,fedavgm", "--target", "accuracy 0.3")
     code, out, err = fedac(*arguments, "--out", str(tmp_path), "--json")
     assert (code, "this takes up to" in err) == (0, True)

@@ -56,6 +56,12 @@ atexit.register(lambda: print(*sorted({HEAVY} & set(sys.modules)), file=sys.stde
         code, out, err = finish(start(*arguments, program=program))
         assert (code, err) == (0, "\n")
         assert out
+    for line in ("fedac compare --methods fed", "fedac run --dataset ", "fedac "):
+        asked = {"_FEDAC_COMPLETE": "bash_complete", "COMP_WORDS": line,
+                 "COMP_CWORD": str(line.count(" "))}  # fmt: skip
+        code, out, err = finish(start(program=program, env=os.environ | asked))
+        assert (code, err) == (0, "\n")
+        assert out
 
 
 def test_installed_command():
@@ -151,6 +157,31 @@ def test_progress_on_a_terminal_leaves_stdout_alone(small):
     assert code == 0
     assert json.loads(out)["steps"] == 256
     assert "fedac-i" in shown
+
+
+@posix
+def test_a_bar_in_80_columns(small):
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    method = "fedac-i+cv+nesterov(1,0.3)"
+    sizes = ("-M", "64", "-K", "2", "-T", "2048", "--algorithm", method, "--json")
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    process = start(
+        "run", "--dataset", str(small), *sizes, stderr=theirs, env=environment | {"TERM": "xterm"}
+    )
+    os.close(theirs)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", read_all(ours))
+    assert finish(process)[0] == 0
+    lines = [line for line in re.split("[\r\n]+", shown) if "%" in line]
+    assert lines
+    for line in lines:
+        assert len(line) <= 80
+        assert re.search(r"━.* \d+%(, [\d.]+ M gradients/s)? +[-\d]:[-\d]{2}:[-\d]{2}$", line), line
 
 
 def test_a_backend_set_by_jupyter_is_ignored(tmp_path):

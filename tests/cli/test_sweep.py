@@ -10,7 +10,6 @@ import pytest
 
 from fedac.algorithms import ALGORITHMS
 from fedac.cli import console
-from fedac.cli import sweep as command
 from fedac.experiments import sweep as experiment
 from fedac.experiments import workload
 from fedac.experiments.grid import read_grid
@@ -284,7 +283,7 @@ def test_dry_run(fedac, grid, tmp_path, monkeypatch):
     fedac("sweep", grid, "--out", tmp_path / "out")
     code, out, err = fedac("sweep", grid, "--dry-run", "--out", tmp_path / "out")
     assert out == "cells: 16, missing: 0\ngradient queries: 0.000e+00\nexpected time: 0 s\n"
-    monkeypatch.setattr(command, "WORTH_MEASURING", 0.0)
+    monkeypatch.setattr(experiment, "WORTH_MEASURING", 0.0)
     code, out, err = fedac("sweep", grid, "--dry-run")
     assert (code, err) == (0, "")
     assert out.endswith(" s\n")
@@ -408,7 +407,7 @@ def test_the_bar_on_a_terminal(capsys, monkeypatch):
         time.sleep(0.15)  # no rate is shown before
         show(experiment.Progress(cells=16, done=8, queries=10**6, work=0.5, best=best))
     shown = capsys.readouterr().err
-    for part in ("small", "8/16", "M gradients/s", "best 1.50e-03: fedac-i, eta=0.5"):
+    for part in ("small", "8/16", "M gradients/s", "best 1.50e-03, fedac-i, eta=0.5"):
         assert part in shown
 
 

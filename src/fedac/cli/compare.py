@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedac.cli import console, options
-from fedac.cli.run import METRIC_FORMATS
-from fedac.federation.spec import COMPARE, command_option
-from fedac.processes import usable_cores
+from fedac.cli.run import METHOD, METRIC_FORMATS, RUN
+from fedac.errors import InputError
+from fedac.federation.spec import COMPARE, FLOAT32, command_option
 
 if TYPE_CHECKING:
     from fedac.experiments.comparison import Comparison, Question, Study
+    from fedac.experiments.comparison.study import Forecast
     from fedac.experiments.comparison.table import Row
     from fedac.experiments.store import Store
     from fedac.experiments.summary import Band
@@ -29,22 +30,37 @@ QUICK = {
     "methods": ["fedavg", "fedavgm", "fedadam", "scaffold", "fedac-i"], "local_steps": (8,),
     "rounds": 50, "tries": 6, "repeats": 2,
 }  # fmt: skip
+SOONER = "--quick, --dry-run, fewer --methods or --rounds are faster"
 
 
 @click.command("compare", cls=options.Command)
 @options.spec_options(COMPARE)
 @options.folder_option("Keep all runs here, and write figure, tables and report.")
 @options.jobs_option
-@click.option(
+@options.option(
     "--quick",
     is_flag=True,
     help="A first answer: five methods, K = 8, 6 tries, 2 seeds, at most 50 rounds.",
+    heading=options.LENGTH,
+)
+@options.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only print what would be run, and predict the time.",
+    heading=options.LENGTH,
 )
 @options.on_ray_options()
 @options.json_option("Print one JSON object; nulls where the target was not reached.")
 @click.pass_context
 def compare_command(
-    ctx: click.Context, /, *, out: Path | None, as_json: bool, quick: bool, **given: Any
+    ctx: click.Context,
+    /,
+    *,
+    out: Path | None,
+    as_json: bool,
+    quick: bool,
+    dry_run: bool,
+    **given: Any,
 ) -> None:
     """Find the best method for your data and network.
 
@@ -60,6 +76,8 @@ def compare_command(
 
     where = {name: given.pop(name) for name in ("jobs", "on", "ray_address")}
     require_where(**where)
+    if dry_run and where["on"] is not None:
+        raise InputError("--dry-run predicts the time on this machine only: omit --on")
     spelled = replace(COMPARE, spell=command_option)
     values = options.read_values(COMPARE, given)
     given_rounds = values.keys() & {"rounds"}
@@ -79,19 +97,24 @@ def compare_command(
     study = Study(question, data, test)
     if quick and not given_rounds and study.task.objective.is_network:
         from fedac.experiments.comparison.quick import shortened
+        from fedac.processes import usable_cores
 
-        question = shortened(study, where["jobs"] or usable_cores(), out)
+        question = shortened(study, where["jobs"] or usable_cores(), None if dry_run else out)
         if question.rough:
             console.notice(_left_out(question, study.question))
         study = Study(question, data, test)
     linear = question.spec.model is None
     console.notice_targets(data, study.task.loss, intercept=question.spec.intercept or not linear)
-    if study.task.objective.is_network:
-        cores = where["jobs"] or usable_cores()
-        spent = console.duration(study.estimate(cores))
-        console.notice(f"this takes up to {spent}: fewer methods, --rounds or --tries are faster")
+    seconds = 0.0
+    if dry_run or where["on"] is None:  # on a cluster, this machine's speed tells nothing
+        forecast = study.forecast(where["jobs"], measured=True)
+        seconds = forecast.seconds
+        if dry_run:
+            _print_forecast(study.question, forecast, as_json=as_json)
+            return
+        console.notice_long(seconds, SOONER)
     with open_store(out) as store, console.stoppable("compare", store if out else None):
-        found = answer_with_bars(study, store, **where)
+        found = answer_with_bars(study, store, long=seconds > console.LONG, **where)
     console.notice_disguised(found.disguised, found.runs)
     if out is not None:
         from fedac.experiments.comparison.report import write_files
@@ -103,9 +126,11 @@ def compare_command(
         print(json.dumps(to_json(found), allow_nan=False))
         return
     _print_comparison(found)
+    if linear and (best := _best_to_run(found)) is not None:
+        print(f"To run it: {_run_command(ctx, found, best)}")
     proposed = proposed_target(found)
     if proposed is not None:
-        print(f"To see what that costs: {_typed_command(ctx)} --target {proposed:g}")
+        print(f"To see what that costs: {options.typed_command(ctx)} --target {proposed:g}")
     if out is not None:
         print(f"Figure, tables and report are in '{out}'.")
 
@@ -121,11 +146,28 @@ def _left_out(quick: Question, usual: Question) -> str:
     )
 
 
-def answer_with_bars(study: Study, store: Store, **where: Any) -> Comparison:
+def _print_forecast(question: Question, forecast: Forecast, *, as_json: bool) -> None:
+    """Print what a comparison would run, and how long that takes."""
+    spec = question.spec
+    found: dict[str, Any] = {
+        "methods": question.methods, "local_steps": spec.several("local_steps"),
+        "modes": question.modes, "wire": spec.several("wire"), "rounds": spec.rounds,
+        "runs": forecast.runs, "seconds": forecast.seconds,
+    }  # fmt: skip
+    if as_json:
+        print(json.dumps(found))
+        return
+    for name in ("methods", "local_steps", "modes", "wire"):
+        print(f"{name.replace('_', ' ')}: {', '.join(map(str, found[name]))}")
+    print(f"runs: {forecast.runs}, of {spec.rounds} rounds each")
+    print(f"expected time: {console.duration(forecast.seconds)}")
+
+
+def answer_with_bars(study: Study, store: Store, *, long: bool = False, **where: Any) -> Comparison:
     """Run a study, with a progress bar for each stage."""
     from fedac.experiments.sweep import SweepInterrupted
 
-    with console.stage_bars() as (on_stage, on_progress):
+    with console.stage_bars(long=long) as (on_stage, on_progress):
         try:
             return study.answer(
                 store, on_stage=on_stage, on_progress=on_progress,
@@ -135,14 +177,29 @@ def answer_with_bars(study: Study, store: Store, **where: Any) -> Comparison:
             raise KeyboardInterrupt from None
 
 
-def _typed_command(ctx: click.Context) -> str:
-    """Return the command line with the options that the user typed."""
-    words = ["fedac", "compare"]
-    for option in ctx.command.params:
-        if option.name and options.is_typed(ctx, option.name):
-            value = ctx.params[option.name]
-            words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
-    return shlex.join(words)
+def _best_to_run(found: Comparison) -> Row | None:
+    """Return the best row that `fedac run` can run: not a baseline, and not diverged."""
+    from fedac.experiments.comparison.baselines import BASELINES
+
+    ranked = (row for row in found.rows if row.method not in BASELINES and not row.diverged)
+    return next(ranked, None)
+
+
+def _run_command(ctx: click.Context, found: Comparison, row: Row) -> str:
+    """Return the command that runs a row of a linear model."""
+    shared = [name for name in RUN.fields() if name not in (*METHOD, "mode", "wire")]
+    words = [options.typed_command(ctx, "run", shared)]
+    spec = found.spec
+    # The default of `fedac run` is workers.
+    if spec.client is None and not any(ctx.params[name] for name in ("workers", "clients")):
+        words.append(f"--clients {spec.clients}")
+    name = row.method if ":" in row.method else row.algorithm
+    words.append(f"--algorithm {shlex.quote(name)} -K {row.K} --eta {row.eta:.4g}")
+    words += [] if row.mu is None else [f"--mu {row.mu:.4g}"]
+    words.append(f"--rounds {found.question.rounds_of(row.K, row.mode)}")
+    words += [] if row.mode == "rounds" else [f"--mode {shlex.quote(row.mode)}"]
+    words += [] if row.wire == FLOAT32 else [f"--wire {row.wire}"]
+    return " ".join(words)
 
 
 def _print_comparison(found: Comparison) -> None:
@@ -197,14 +254,16 @@ def _print_comparison(found: Comparison) -> None:
     console.print_table(
         table,
         words={"method", "wire", "mode"},
+        bands={"rounds", "MB", "seconds", f"{what} within {found.budget}"},
         title=found.title + (f", target {target}" if target is not None else ""),
         caption=" ".join([*notes, f"Link: {found.question.link}."]),
         bold=[number for number, row in enumerate(rows) if number == 0 or row.level],
     )
     if any(row.edge or row.server_edge for row in rows):
         print("* the smallest or largest one tried: a better one may lie beyond it.")
+    say = print if spec.model else console.results_console().print  # code must not be wrapped
     for sentence in sentences(found):
-        print(sentence)
+        say(sentence)
 
 
 def _server(row: Row) -> str:

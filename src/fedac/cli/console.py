@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from fedac.experiments.store import Store
     from fedac.experiments.sweep import Progress
 
+# Work that is over sooner needs neither an estimate nor lines of progress (seconds).
+LONG = 5.0
+# Lines of progress where there is no terminal: the first one, and those after it.
+FIRST_LINE, SECONDS_BETWEEN_LINES, SHARE_OF_A_LINE = 2.0, 30.0, 0.1
+# Columns of a progress bar, and of the time that is left.
+BAR, LEAST_BAR, TIME_LEFT = 40, 6, 7
 # From this ratio of the columns' deviations on, all methods are slow.
 MUCH_WIDER = 20.0
 
@@ -46,6 +52,14 @@ def flush_results() -> None:
         os.dup2(devnull, sys.stdout.fileno())
         os.close(devnull)
         raise
+
+
+def wants_color(stream: Any) -> bool:
+    """Return whether output to a stream is colored: on terminals, unless a variable decides."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+    return bool(os.environ.get("FORCE_COLOR")) or terminal
 
 
 def notice(message: str) -> None:
@@ -92,6 +106,18 @@ def duration(seconds: float) -> str:
     return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
 
 
+def notice_long(seconds: float, advice: str = "") -> None:
+    """Print how long the work takes, if it takes long."""
+    if seconds > LONG:
+        notice(f"this takes up to {duration(seconds)}{f': {advice}' if advice else ''}")
+
+
+def say_next(*lines: str) -> None:
+    """Print what to do next, on a terminal only: a program that reads the output gets results."""
+    if sys.stdout.isatty():
+        print("Next:", "\n      ".join(lines))
+
+
 def results_console() -> Console:
     """Return a console on stdout that never cuts lines in a pipe or a file."""
     from rich.console import Console
@@ -108,13 +134,15 @@ def print_table(
     rows: Iterable[Mapping[str, str]],
     *,
     words: Collection[str] = (),
+    bands: Collection[str] = (),
     title: str | None = None,
     caption: str | None = None,
     bold: Collection[int] = (),
 ) -> None:
     """Print a table of numbers; rows are cells by heading, columns named in `words` contain text.
 
-    On a narrow terminal, headings and text wrap between words; no word and no number is cut.
+    On a narrow terminal, headings, text and the intervals in the columns named in `bands` wrap
+    between words; no word and no number is cut.
     """
     from rich.cells import cell_len
     from rich.table import Table
@@ -123,7 +151,7 @@ def print_table(
     columns = list(zip(rows[0], *(row.values() for row in rows), strict=True))
     narrowest = []
     for heading, *cells in columns:
-        whole = " ".join(cells).split() if heading in words else cells
+        whole = " ".join(cells).split() if heading in words or heading in bands else cells
         narrowest.append(max(map(cell_len, [*heading.split(), *whole])))
     # A column has a border on its left and a space on either side. If not even the narrowest
     # table fits, the terminal wraps its lines.
@@ -150,7 +178,7 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
             nonlocal start, done
             start = start or time.monotonic()  # after compiling
             done += queries
-            update(completed=done, total=total, note=f"{done / total:4.0%} {_rate(done, start)}")
+            update(done, total, [f"{done / total:4.0%}", _rate(done, start)])
 
         yield advance
 
@@ -162,26 +190,31 @@ def sweep_bar(what: str, *, best: bool = True) -> Iterator[Callable[[Progress], 
     with _bar(what) as update:
 
         def show(progress: Progress) -> None:
-            note = f"{progress.done}/{progress.cells} {_rate(progress.queries, start)}"
-            if progress.running:
-                nodes = ", ".join(f"{node} {count}" for node, count in progress.running.items())
-                note += f", running on {nodes}"
+            parts = [f"{progress.done}/{progress.cells}", _rate(progress.queries, start)]
             if best and progress.best:
                 suboptimality, algorithm, eta = progress.best
-                note += f", best {suboptimality:.2e}: {algorithm}, eta={eta:g}"
-            update(completed=progress.work, total=1.0, note=note)
+                parts += [f"best {suboptimality:.2e}", f"{algorithm}, eta={eta:g}"]
+            if progress.running:
+                nodes = ", ".join(f"{node} {count}" for node, count in progress.running.items())
+                parts.append(f"running on {nodes}")
+            update(progress.work, 1.0, parts)
 
         yield show
 
 
 @contextmanager
-def stage_bars() -> Iterator[tuple[Callable[[str], object], Callable[[Progress], object]]]:
-    """Yield `on_stage` and `on_progress` of a comparison, with a progress bar for each stage."""
+def stage_bars(*, long: bool = False) -> Iterator[tuple[Callable[[str], object], Any]]:
+    """Yield `on_stage` and `on_progress` of a comparison, with a progress bar for each stage.
+
+    If it takes `long` and there is no terminal, a line announces each stage.
+    """
     with ExitStack() as bar:
         show: list[Callable[[Progress], object]] = []
 
         def begin(stage: str) -> None:
             bar.close()
+            if long and not sys.stderr.isatty():
+                notice(stage)
             # Without the best run so far, which may be a lucky one: fresh seeds decide.
             show[:] = [bar.enter_context(sweep_bar(stage, best=False))]
 
@@ -195,7 +228,7 @@ def download_bar(what: str) -> Iterator[Callable[[int, int | None], object]]:
 
         def show(done: int, total: int | None) -> None:
             of_total = f" of {total / 1e6:.1f}" if total else ""
-            update(completed=done, total=total, note=f"{done / 1e6:.1f}{of_total} MB")
+            update(done, total, [f"{done / 1e6:.1f}{of_total} MB"])
 
         yield show
 
@@ -206,23 +239,79 @@ def _rate(queries: int, start: float) -> str:
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[Callable[..., object]]:
-    """Yield a function that updates a bar, which appears at the first update, on terminals only."""
+def _bar(what: str) -> Iterator[Callable[[float, float | None, Sequence[str]], object]]:
+    """Yield a function that shows how much is done of a total, and notes, the first ones first.
+
+    On a terminal, a bar appears at the first update; elsewhere, a line now and then.
+    """
     if not sys.stderr.isatty():
-        yield lambda **fields: None
+        yield _Lines(what).update
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
+    console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
+        # It takes what the numbers leave.
+        BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=BAR)),
         TextColumn("{task.fields[note]}", markup=False),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, visible=False, note="")
-        yield partial(bar.update, task, visible=True)
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", visible=False, note="")
+
+        def update(done: float, total: float | None, notes: Sequence[str]) -> None:
+            name, note = fit(what, notes, console.width)
+            bar.update(task, completed=done, total=total, description=name, note=note, visible=True)
+
+        yield update
+
+
+def fit(what: str, notes: Sequence[str], width: int) -> tuple[str, str]:
+    """Return the name and the notes of a bar that fit into a line, the first notes first.
+
+    >>> fit("search 1 of 4", ["12/60", "3.1 M gradients/s", "best 1e-3"], 60)
+    ('search 1 of 4', '12/60, 3.1 M gradients/s')
+    """
+    room = width - LEAST_BAR - TIME_LEFT - 3  # and spaces between the columns
+    note = notes[0]
+    most = max(min(width // 3, room - len(note)), 8)
+    name = what if len(what) <= most else f"{what[: most - 1]}…"
+    for more in filter(None, notes[1:]):
+        if len(name) + len(note) + 2 + len(more) > room:
+            break
+        note += f", {more}"
+    return name, note
+
+
+class _Lines:
+    """Progress as plain lines, for pipes and logs: rarely, and not for short work."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.began: tuple[float, float] | None = None  # the time and the share done
+        self.said: tuple[float, float] | None = None
+
+    def update(self, done: float, total: float | None, notes: Sequence[str]) -> None:
+        """Print a line, if it is time for one."""
+        if not total or not done:
+            return
+        now, share = time.monotonic(), done / total
+        if self.began is None:  # what comes before is compilation
+            self.began = now, share
+        (start, before), left = self.began, math.inf
+        if share > before:
+            left = (now - start) * (1 - share) / (share - before)
+        if now - start < FIRST_LINE or left < LONG:
+            return
+        if self.said is None or (
+            now - self.said[0] >= SECONDS_BETWEEN_LINES and share - self.said[1] >= SHARE_OF_A_LINE
+        ):
+            ends = f", {duration(left)} left" if left < math.inf else ""
+            notice(f"{self.what}: {share:.0%} done{ends}")
+            self.said = now, share
 
 
 @contextmanager

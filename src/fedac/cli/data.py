@@ -80,7 +80,10 @@ def _require_file(name: str) -> None:
 @options.spec_options(SPLIT)
 @options.file_option("--figure", "Draw a figure: .png, .pdf or .svg.")
 @options.json_option("Print one JSON object: rows and labels of every client.")
-def split_command(*, figure: Path | None, as_json: bool, **given: Any) -> None:
+@click.pass_context
+def split_command(
+    context: click.Context, /, *, figure: Path | None, as_json: bool, **given: Any
+) -> None:
     """Show how a split divides the rows of a data set among clients."""
     spec = options.read_spec(SPLIT, given)
     from fedac.data import load
@@ -125,3 +128,5 @@ def split_command(*, figure: Path | None, as_json: bool, **given: Any) -> None:
     print(found)
     if figure is not None:
         print(f"\nFigure: {figure}")
+    compare = options.typed_command(context, "compare --quick", SHOWN)
+    console.say_next(f"which method suits these clients: {compare}")

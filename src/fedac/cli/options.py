@@ -3,31 +3,75 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from fedac.algorithms import ALGORITHMS, split_names
+from fedac.cli.examples import EXAMPLES
 from fedac.errors import InputError
 from fedac.federation.spec import Option, OptionSet, Spec, command_option, group_of, options_of
 from fedac.paths import require_writable
 from fedac.validate import unknown_name
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 F = TypeVar("F", bound=Callable[..., Any])
 
+# Headings of options that do not come from the Spec.
+OUTPUT, WHERE, LENGTH = "Output", "Where to run", "How long it takes"
+# Longer lines are hard to read.
+WIDEST_HELP = 120
 ON_RAY = "Run on a Ray cluster instead; requires pip install ray."
 MEGABYTES = "MB: sent and received by a client that is present in every round."
 
 
-def nonempty_path(text: str) -> Path:
-    """Parse a path. An empty one, as from an unset variable, would mean the current folder."""
-    if not text:
-        raise click.BadParameter("the path is empty; the current folder is '.'")
-    return Path(text)
+class PathType(click.ParamType):  # type: ignore[type-arg] # not generic in older versions
+    """A path. An empty one, as from an unset variable, would mean the current folder."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Parse a path."""
+        if not str(value):
+            raise click.BadParameter("the path is empty; the current folder is '.'")
+        return Path(value)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Let the shell complete the names of files and folders."""
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="file")]
+
+
+nonempty_path = PathType()
+
+
+class HeadedOption(click.Option):
+    """An option that is listed under a heading."""
+
+    def __init__(self, *declarations: Any, heading: str, **settings: Any) -> None:
+        super().__init__(*declarations, **settings)
+        self.heading = heading
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names of methods, data sets, splits, links and the like."""
+        from fedac.cli.completion import complete_value
+
+        return complete_value(self, incomplete) or super().shell_complete(ctx, incomplete)
+
+
+def option(*declarations: str, heading: str, **settings: Any) -> Callable[[F], F]:
+    """Declare an option under a heading."""
+    return click.option(*declarations, cls=HeadedOption, heading=heading, **settings)
 
 
 def check_folder(ctx: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
@@ -62,20 +106,22 @@ def check_file(ctx: click.Context, option: click.Parameter, path: Path | None) -
 
 def folder_option(text: str, *, default: str | None = None) -> Callable[[F], F]:
     """Declare ``--out DIR``."""
-    return click.option(
+    return option(
         "--out", type=nonempty_path, callback=check_folder, default=default, metavar="DIR",
-        help=text,
+        help=text, heading=OUTPUT,
     )  # fmt: skip
 
 
 def file_option(name: str, text: str) -> Callable[[F], F]:
     """Declare an option that takes the path of a file to write."""
-    return click.option(name, type=nonempty_path, callback=check_file, metavar="FILE", help=text)
+    return option(
+        name, type=nonempty_path, callback=check_file, metavar="FILE", help=text, heading=OUTPUT
+    )
 
 
 def json_option(text: str = "Print one JSON object.") -> Callable[[F], F]:
     """Declare ``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help=text)
+    return option("--json", "as_json", is_flag=True, help=text, heading=OUTPUT)
 
 
 def on_ray_options(text: str = ON_RAY) -> Callable[[F], F]:
@@ -83,32 +129,53 @@ def on_ray_options(text: str = ON_RAY) -> Callable[[F], F]:
     address = "Address of the cluster (default: $RAY_ADDRESS, else Ray on this machine)."
 
     def decorate(function: F) -> F:
-        function = click.option("--ray-address", metavar="HOST:PORT", help=address)(function)
-        return click.option("--on", metavar="ray", help=text)(function)
+        function = option(
+            "--ray-address", metavar="HOST:PORT", help=address, heading=WHERE
+        )(function)  # fmt: skip
+        return option("--on", metavar="ray", help=text, heading=WHERE)(function)
 
     return decorate
 
 
-jobs_option = click.option(
+jobs_option = option(
     "--jobs",
     "-j",
     type=int,
     help="Parallel groups of runs, in processes that share the cores (default: chosen "
     "automatically).",
+    heading=WHERE,
 )
-band_option = click.option(
+band_option = option(
     "--band",
     default="range",
-    help="How several seeds are summarized: median and range, median and quartiles, or mean and "
-    "95% confidence interval. One of range, quartiles, confidence.",
+    help="Summary of several seeds: range (with the median), quartiles (with the median) or "
+    "confidence (mean and 95% confidence interval).",
+    heading=OUTPUT,
 )
-link_option = click.option("--link", default="wan", help=options_of()["link"].help)
+link_option = option(
+    "--link", default="wan", help=options_of()["link"].help, heading=group_of("link")
+)
 
 
 def is_typed(ctx: click.Context, name: str) -> bool:
     """Return whether the user typed an option, rather than relying on its default."""
     source = ctx.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
+
+
+def typed_command(
+    ctx: click.Context, command: str | None = None, names: Collection[str] | None = None
+) -> str:
+    """Return the command line with the options that the user typed.
+
+    `command` is another one that takes the options of these names.
+    """
+    words = ["fedac", *(command or str(ctx.command.name)).split()]
+    for each in ctx.command.params:
+        if each.name and is_typed(ctx, each.name) and (names is None or each.name in names):
+            value = ctx.params[each.name]
+            words += [each.opts[0]] if value is True else [each.opts[0], str(value)]
+    return shlex.join(words)
 
 
 class Argument(click.Argument):
@@ -119,21 +186,61 @@ class Argument(click.Argument):
         super().__init__(declarations, **settings)
         self.help = text
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names, then files."""
+        from fedac.cli.completion import complete_value
+
+        return complete_value(self, incomplete) or super().shell_complete(ctx, incomplete)
+
 
 def argument(name: str, **settings: Any) -> Callable[[F], F]:
     """Declare a positional argument of a command, with a `help`."""
     return click.argument(name, cls=Argument, **settings)
 
 
-class SpecOption(click.Option):
-    """An option that comes from a field of the Spec, under the heading of its group."""
+class HelpFormatter(click.HelpFormatter):
+    """A formatter that can color headings and the names of options."""
 
-    def __init__(self, *declarations: Any, heading: str, **settings: Any) -> None:
-        super().__init__(*declarations, **settings)
-        self.heading = heading
+    colored = False
+
+    def write_heading(self, heading: str) -> None:
+        """Write a heading in bold."""
+        super().write_heading(click.style(heading, bold=True) if self.colored else heading)
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], *args: Any, **settings: Any) -> None:
+        """Write a list of names and their meanings."""
+        if self.colored:
+            rows = [(click.style(name, fg="cyan"), text) for name, text in rows]
+        super().write_dl(rows, *args, **settings)
 
 
-class Command(click.Command):
+class Context(click.Context):
+    """The context of a command."""
+
+    def make_formatter(self) -> HelpFormatter:
+        """Return a formatter for the terminal's width."""
+        formatter = HelpFormatter(width=self.terminal_width, max_width=WIDEST_HELP)
+        formatter.colored = bool(self.color)
+        return formatter
+
+
+class WithExamples(click.Command):
+    """A command whose help ends with examples."""
+
+    context_class = Context
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples of the command."""
+        super().format_epilog(ctx, formatter)
+        path = ctx.command_path.partition(" ")[2]
+        if path in EXAMPLES:
+            with formatter.section("Examples"):
+                for line in EXAMPLES[path]:
+                    formatter.write(f"{'':{formatter.current_indent}}fedac {path} {line}".rstrip())
+                    formatter.write("\n")
+
+
+class Command(WithExamples):
     """A command that lists its arguments before its options."""
 
     def get_short_help_str(self, limit: int = 45) -> str:
@@ -151,16 +258,17 @@ class Command(click.Command):
                 text = (each.help or "") + ("  [required]" if each.required else "")
                 sections["Arguments"].append((each.make_metavar(ctx), text))
             elif line := each.get_help_record(ctx):
-                heading = each.heading if isinstance(each, SpecOption) else "Options"
+                heading = each.heading if isinstance(each, HeadedOption) else "Help"
                 sections.setdefault(heading, []).append(line)
-        sections["Options"] = sections.pop("Options")  # the last one
+        for heading in (LENGTH, WHERE, OUTPUT, "Help"):  # the last ones
+            sections[heading] = sections.pop(heading, [])
         for heading, lines in sections.items():
             if lines:
                 with formatter.section(heading):
                     formatter.write_dl(lines)
 
 
-class Group(click.Group):
+class Group(WithExamples, click.Group):
     """A group that lists its commands in order, and imports those in `modules` when asked.
 
     `aliases` has other names of commands, which are not listed.
@@ -210,7 +318,7 @@ def spec_options(known: OptionSet) -> Callable[[F], F]:
 
 def _spec_option(known: OptionSet, name: str, option: Option) -> Callable[[F], F]:
     spelled = command_option(known.name_of(name))
-    settings: dict[str, Any] = {"cls": SpecOption, "heading": group_of(name)}
+    settings: dict[str, Any] = {"cls": HeadedOption, "heading": group_of(name)}
     text = option.help.replace("{algorithms}", ", ".join(ALGORITHMS))
     default = known.default(name)
     if option.kind == (bool,):

@@ -45,9 +45,16 @@ WITHOUT_EPSILON = (
     "Folder for the store, the figures and the report; created if missing.",
     default="fedac-reproduction",
 )
-@click.option("--dataset", help="Use this data set instead of the paper's: a name or a file.")
-@click.option(
-    "--seeds", default="1", help="Seeds, separated by commas. Several give a line with a band."
+@options.option(
+    "--dataset",
+    help="Use this data set instead of the paper's: a name or a file.",
+    heading="Problem",
+)
+@options.option(
+    "--seeds",
+    default="1",
+    help="Seeds, separated by commas. Several give a line with a band.",
+    heading="Problem",
 )
 @options.band_option
 @options.jobs_option
@@ -279,15 +286,26 @@ with its hyperparameters for K on the same curvatures, which are chosen to separ
 
 
 @click.command("instability", cls=options.Command)
-@click.option("--kappa", type=float, default=100.0, help="Condition number L/mu, at least 25.")
-@click.option(
-    "--blocks", type=int, default=20, help="Number of blocks of three steps, from 1 to 100."
+@options.option(
+    "--kappa",
+    type=float,
+    default=100.0,
+    help="Condition number L/mu, at least 25.",
+    heading="Problem",
 )
-@click.option(
+@options.option(
+    "--blocks",
+    type=int,
+    default=20,
+    help="Number of blocks of three steps, from 1 to 100.",
+    heading="Problem",
+)
+@options.option(
     "--local-steps",
     "-K",
     default="4,16,64",
     help="Synchronization intervals of FedAc-I to compare, separated by commas.",
+    heading="Method",
 )
 @options.folder_option("Folder for the figure as PNG and PDF; created if missing.")
 @options.json_option()

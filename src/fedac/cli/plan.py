@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fedac.theory.constants import Constants
     from fedac.theory.planner import Choice, Plan
 
+# Heading of the options that stand for a data set.
+CONSTANTS = "Constants, instead of a data set"
 DEFAULT_STEPS = 4096  # as in the paper's experiments
 FEW_DIVISORS = 5
 SHARED = (
@@ -54,28 +56,35 @@ NEEDS = {
 
 
 def _number(name: str, text: str, default: float | None = None) -> Callable[[options.F], options.F]:
-    return click.option(name, type=float, default=default, help=text)
+    heading = "Planning" if name == "--round-cost" else CONSTANTS
+    return options.option(name, type=float, default=default, help=text, heading=heading)
 
 
 @click.command("plan", cls=options.Command)
 @options.spec_options(PLAN)
-@_number("--smoothness", "L, instead of a data set.")
-@_number("--strong-convexity", "mu; 0 for a general convex objective.", 0.0)
-@_number("--noise", "sigma, the noise of one gradient.")
-@_number("--fourth-moment", "sigma4, fourth root of the noise's fourth moment. Default: sigma.")
-@_number("--distance", "D0, distance from the start to the optimum.")
-@_number("--third-order", "Q, third-order smoothness, if known.")
-@click.option(
+@_number("--smoothness", "Smoothness, L.")
+@_number("--strong-convexity", "Strong convexity, mu; 0 for a general convex objective.", 0.0)
+@_number("--noise", "Noise of one gradient, sigma.")
+@_number("--fourth-moment", "Fourth root of the noise's fourth moment, sigma4 (default: sigma).")
+@_number("--distance", "Distance from the start to the optimum, D0.")
+@_number("--third-order", "Third-order smoothness, Q, if known.")
+@options.option(
+    "--dim",
+    type=click.IntRange(min=1),
+    help="Dimension of the model, for the megabytes.",
+    heading=CONSTANTS,
+)
+@options.option(
     "--bounded-noise",
     is_flag=True,
     help="With --dataset: bound the noise instead of measuring it (logistic only).",
-)
-@click.option(
-    "--dim", type=click.IntRange(min=1), help="Dimension of the model, for the megabytes."
+    heading="Planning",
 )
 @_number("--round-cost", "With --target: cost of one round, in gradients.", 1000.0)
-@click.option("--calibrate", is_flag=True, help="Measure on the data set.")
-@click.option("--tables", is_flag=True, help="Print the paper's two tables.")
+@options.option("--calibrate", is_flag=True, help="Measure on the data set.", heading="Planning")
+@options.option(
+    "--tables", is_flag=True, help="Print the paper's two tables.", heading=options.OUTPUT
+)
 @options.json_option()
 @click.pass_context
 def plan_command(context: click.Context, /, *, tables: bool, as_json: bool, **given: Any) -> None:
@@ -120,9 +129,26 @@ def plan_command(context: click.Context, /, *, tables: bool, as_json: bool, **gi
     if as_json:
         print(json.dumps(_as_json(constants, plan, found), allow_nan=False))
     elif found is not None:
+        from fedac.experiments.comparison.calibration import recommended
+
         _print_calibration(found, how, "gradients" if given["link"] is None else "seconds")
+        _say_next(context, _measured_as_json(recommended(found), found.question))
     elif can_measure:
         console.notice("--calibrate measures on the data")
+        if runnable := [c for c in plan if c.theorem.communicates and not c.vacuous]:
+            best = min(runnable, key=lambda choice: choice.bound.total)
+            _say_next(context, _choice_as_json(best) | {"eta": best.step_size.eta})
+
+
+def _say_next(context: click.Context, best: Mapping[str, Any]) -> None:
+    """Print the command that runs a choice of the plan."""
+    shared = [name for name in SHARED if name not in ("steps", "target", "workers")]
+    command = options.typed_command(context, "run", shared)
+    mu = "" if best.get("mu") is None else f" --mu {best['mu']:.3g}"
+    console.say_next(
+        f"{command} --algorithm {best['algorithm']} -M {best['workers']} -K {best['local_steps']} "
+        f"-T {best['steps']} --eta {best['eta']:.3g}{mu}"
+    )
 
 
 def _given_constants(given: dict[str, Any]) -> Constants:

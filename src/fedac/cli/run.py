@@ -17,7 +17,14 @@ from fedac.algorithms.hyperparameters import as_fedac
 from fedac.cli import console, options
 from fedac.cli.console import notice
 from fedac.errors import InputError
-from fedac.federation.spec import FederationOptions, MethodOptions, OptionSet, Spec, options_of
+from fedac.federation.spec import (
+    COMPARE,
+    FederationOptions,
+    MethodOptions,
+    OptionSet,
+    Spec,
+    options_of,
+)
 
 if TYPE_CHECKING:
     from fedac.data import Clients, Dataset
@@ -30,6 +37,8 @@ RUN = OptionSet(
     several=("eta",),
     defaults={"workers": 256, "steps": 1024},
 )
+# What a comparison tunes, or names in another way.
+METHOD = ("algorithm", "local_steps", "epochs", "rounds", "seed")
 Advance = Callable[[int], object]
 # Metrics in tables, by name. Log loss is left out: it equals the loss.
 METRIC_FORMATS = {
@@ -40,13 +49,20 @@ METRIC_FORMATS = {
 
 @click.command("run", cls=options.Command)
 @options.spec_options(RUN)
-@click.option("--engine", help="fast, network or reference (default: chosen automatically).")
-@click.option("--threads", type=int, help="Threads (default: all cores).")
+@options.option(
+    "--engine",
+    help="fast, network or reference (default: chosen automatically).",
+    heading=options.WHERE,
+)
+@options.option("--threads", type=int, help="Threads (default: all cores).", heading=options.WHERE)
 @options.on_ray_options(
     "Share the workers among all nodes of a Ray cluster: needs pip install ray."
 )
 @options.json_option("Print one JSON object; a diverged run has final_loss null.")
+@click.pass_context
 def run_command(
+    context: click.Context,
+    /,
     *,
     engine: str | None,
     threads: int | None,
@@ -116,8 +132,24 @@ def run_command(
         named = replace(spec, split=clients.how if clients else None)
         title = ", ".join(filter(None, (spec.model, who, federation_name(named))))
         _print_result(result, f_star, f"{data.name}: {title}", link)
+        _say_next(context, result)
     if interrupted:
         raise KeyboardInterrupt
+
+
+def _say_next(context: click.Context, result: Result) -> None:
+    """Name other step sizes, and the comparison of methods on this problem."""
+    best, smallest = result.best, min(run.eta for run in result.runs)
+    etas = (
+        [best.eta * factor for factor in (0.5, 1, 2)] if best else [smallest / 10**3, smallest / 10]
+    )
+    around = ",".join(f"{eta:.3g}" for eta in etas)
+    shared = [COMPARE.name_of(name) for name in COMPARE.fields() if name not in METHOD]
+    compare = options.typed_command(context, "compare --quick", shared)
+    console.say_next(
+        f"--eta {around}, or another --algorithm ('fedac methods' lists them);",
+        f"which method suits this problem: {compare}",
+    )
 
 
 def _f_star(objective: Objective, l2: float) -> float:

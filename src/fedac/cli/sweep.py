@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from fedac.federation.spec import RunSpec, Spec
 
 NEEDED = "--dataset, --l2, --algorithms, --workers or --clients, --local-steps and --eta"
-# Shorter sweeps are predicted without measuring, which would take as long (seconds).
-WORTH_MEASURING = 20.0
 HELP = f"""Run all combinations of a grid of settings.
 
 Finished runs are kept in the folder --out and are not repeated: an interrupted sweep resumes where
@@ -48,15 +47,21 @@ the same as the options. Lists make a grid:
     help="The grid, or the name of one that comes with fedac; or give it by options.",
 )
 @options.folder_option("Folder of the store; made if missing.")
-@click.option("--dry-run", is_flag=True, help="Only count the missing runs and predict the time.")
+@options.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only count the missing runs and predict the time.",
+    heading=options.LENGTH,
+)
 @options.spec_options(SWEEP)
 @options.band_option
 @options.jobs_option
 @options.on_ray_options()
-@click.option(
+@options.option(
     "--shard",
     metavar="I/N",
     help="Run only part I of N, of about equal work; 'fedac merge' joins the stores.",
+    heading=options.WHERE,
 )
 def sweep_command(
     *,
@@ -113,6 +118,7 @@ def sweep_command(
                 "covers eta <= 1/L only"
             )
         console.notice_disguised(summary.disguised, len(summary.keys))
+        say_next_of(out)
 
 
 def run_with_bar(
@@ -127,6 +133,12 @@ def run_with_bar(
     compiling = cache(console.notice_compiling)
     with console.stoppable(name, store), console.sweep_bar(name) as show:
         return run_groups(task, groups, store, **where, on_progress=show, on_compile=compiling)
+
+
+def say_next_of(folder: Path) -> None:
+    """Name what to do with the runs of a sweep."""
+    name = shlex.quote(str(folder))
+    console.say_next(f"figures: fedac report {name}; a table: fedac export {name} --csv runs.csv")
 
 
 def counts(summary: Summary) -> str:
@@ -184,7 +196,7 @@ def _print_summary(grid: Spec, summary: Summary, runs: pd.DataFrame, band: str) 
 
 def _print_plan(task: Workload, groups: list[Group], out: Path | None, jobs: int | None) -> None:
     from fedac.experiments.store import FILE, Store
-    from fedac.experiments.sweep import measure_speed, predict_seconds
+    from fedac.experiments.sweep import WORTH_MEASURING, measure_speed, predict_seconds
 
     planned: list[Sequence[RunSpec]] = list(groups)
     if out and (out / FILE).exists():
@@ -269,6 +281,7 @@ def merge_command(*, out: Path, sources: tuple[Path, ...]) -> None:
     merged = merge_stores(out, sources, report)
     added = sum(each.added for each in merged.joined)
     print(f"{out}: {added} runs added, {merged.runs} in all")
+    say_next_of(out)
 
 
 @click.command("report", cls=options.Command)

@@ -29,6 +29,8 @@ from fedac.validate import require_count
 
 # Faster reports are not readable, and a small group makes a thousand rounds in this time.
 SECONDS_BETWEEN_REPORTS = 0.1
+# Shorter plans are predicted without measuring, which would take as long (seconds).
+WORTH_MEASURING = 20.0
 # How many groups `measure_speed` runs, and about how long each.
 TRIALS = 4
 TRIAL_SECONDS = 0.4

@@ -19,7 +19,6 @@ This module does not import NumPy, so that commands start fast. `spec_checks` ha
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -344,6 +343,8 @@ class RunSpec(Spec):
     @cached_property
     def key(self) -> str:
         """The hash that identifies the run: change anything that matters and it is another run."""
+        import hashlib  # not at the top: it loads OpenSSL, and the command starts without
+
         values = self.stored(in_key=True)
         if self.mu == self.l2:  # the usual value, whether set or left out
             values.pop("mu", None)

@@ -9,10 +9,11 @@ the store of a sweep, so an interrupted comparison resumes where it stopped.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +29,16 @@ from fedac.experiments.comparison.baselines import BASELINES, agd_curve, lbfgs_c
 from fedac.experiments.comparison.question import SUBOPTIMALITY, Budget, Question
 from fedac.experiments.comparison.table import Comparison, Curve, Variant
 from fedac.experiments.store import Store
-from fedac.experiments.sweep import Progress, run_groups
+from fedac.experiments.sweep import (
+    WORTH_MEASURING,
+    Progress,
+    measure_speed,
+    predict_seconds,
+    run_groups,
+)
 from fedac.experiments.workload import (
+    Group,
+    Workload,
     key_fingerprint,
     list_groups,
     load_data,
@@ -44,6 +53,7 @@ from fedac.federation.spec import FULL, RunSpec
 from fedac.federation.timeline import Work, make_timeline
 from fedac.objectives import optimum
 from fedac.objectives.losses import describe_target
+from fedac.processes import usable_cores
 from fedac.simulation.problem import start_point
 from fedac.simulation.result import edge_of, traffic
 from fedac.simulation.simulator import held_out
@@ -91,6 +101,13 @@ class Setting:
 
 
 Settings = dict[Variant, list[Setting]]
+
+
+class Forecast(NamedTuple):
+    """How many runs a study makes, and how long they take."""
+
+    runs: int
+    seconds: float
 
 
 class Study:
@@ -209,6 +226,54 @@ class Study:
         ladder = len(LADDER) * self.task.seconds([self.short_run(_ladder_rounds(question))])
         return (ladder + each * sum(self.task.seconds([run]) for run in configs)) / cores
 
+    def forecast(self, jobs: int | None = None, *, measured: bool = False) -> Forecast:
+        """Predict the number of runs and the seconds that they take on this machine.
+
+        Parameters
+        ----------
+        jobs : int, optional
+            Parallel groups of runs. Default: the number that uses this machine best.
+        measured : bool
+            Whether to run a few short groups of a linear model first if all take long.
+        """
+        stages = list(self._rehearse())
+        runs = sum(len(group) for _, groups in stages for group in groups)
+        if self._objective.is_network:
+            return Forecast(runs + len(LADDER), self.estimate(jobs or usable_cores()))
+        seconds = sum(predict_seconds(task, groups, jobs) for task, groups in stages)
+        if measured and seconds > WORTH_MEASURING:
+            seconds *= measure_speed(*max(stages, key=lambda stage: predict_seconds(*stage)))
+        return Forecast(runs, seconds + self._baseline_seconds())
+
+    def _rehearse(self) -> Iterator[tuple[Workload, list[Group]]]:
+        """Yield what every stage runs, as if one setting of every variant stayed the best."""
+        tuner, (first, *further) = self._make_tuner(lambda: 1.0), self.question.tuning_seeds
+        self._mu = tuner.mu
+        tried: Settings = {variant: [] for variant in self._variants}
+        for count in tuner.stages:
+            new = {
+                v: tuner.propose(v.method, v.K, each, each[len(each) // 2] if each else None, count)
+                for v, each in tried.items()
+            }
+            yield self._grouped(self._configs(new, [first]))
+            tried = {variant: tried[variant] + new[variant] for variant in tried}
+        few = max(FINALISTS, math.ceil(self.question.spec.tries / 4))
+        for seed in further:
+            yield self._grouped(self._configs({v: s[:few] for v, s in tried.items()}, [seed]))
+            few = FINALISTS
+        best = {variant: each[:1] for variant, each in tried.items()}
+        yield self._grouped(self._configs(best, self.question.fresh_seeds))
+
+    def _baseline_seconds(self) -> float:
+        """Predict the seconds of the baselines from one gradient and one value."""
+        counts = {"lbfgs": 1, "agd": self.question.spec.tries}
+        passes = self.question.rounds_of(1) * sum(counts[name] for name in self.question.baselines)
+        before = time.perf_counter()
+        if passes:
+            self._objective.gradient(self._start)
+            self._objective.value(self._start)
+        return passes * (time.perf_counter() - before)
+
     def _check_target(self) -> None:
         """Refuse a target that does not fit the data, or that is reached at the start."""
         target = self.question.target
@@ -289,29 +354,44 @@ class Study:
         run("winners on fresh seeds", {v: [setting] for v, setting in winners.items()}, fresh)
         return self._compare(tried, winners)
 
-    def _run(self, store: Store, settings: Settings, seeds: Sequence[int], **how: Any) -> None:
-        """Run settings on seeds, and keep their curves."""
-        configs: dict[tuple[Variant, Setting, int], RunSpec] = {}
+    def _configs(
+        self, settings: Settings, seeds: Sequence[int]
+    ) -> dict[tuple[Variant, Setting, int], RunSpec]:
+        """Return the runs of settings on seeds; baselines have none."""
+        return {
+            (variant, setting, seed): self._config(variant, setting, seed)
+            for variant, each in settings.items()
+            if variant.method not in BASELINES
+            for setting in each
+            for seed in seeds
+        }
+
+    def _grouped(
+        self, configs: Mapping[tuple[Variant, Setting, int], RunSpec]
+    ) -> tuple[Workload, list[Group]]:
+        """Return runs in groups, and what they need."""
         # One call of the engine runs all settings that share K, wire, mu and seed. Networks go by
         # method too, so that all cores have work.
         groups: dict[tuple[Any, ...], list[RunSpec]] = {}
         by_method = self._objective.is_network
-        for variant, each in settings.items():
-            for setting in each:
-                for seed in seeds:
-                    if variant.method in BASELINES:
-                        values, metrics = self._baseline_values(setting)
-                        rounds = np.arange(len(values))
-                        self._add_curve(variant, setting, seed, rounds, values, metrics)
-                        continue
-                    config = self._config(variant, setting, seed)
-                    configs[variant, setting, seed] = config
-                    shared = (variant.K, variant.wire, variant.mode, setting.mu_factor, seed,
-                              by_method and variant.method)  # fmt: skip
-                    groups.setdefault(shared, []).append(config)
+        for (variant, setting, seed), config in configs.items():
+            shared = (variant.K, variant.wire, variant.mode, setting.mu_factor, seed,
+                      by_method and variant.method)  # fmt: skip
+            groups.setdefault(shared, []).append(config)
         algorithms = {one.algorithm.name: one.algorithm for _, one, _ in configs}
-        task = replace(self.task, algorithms=algorithms)
-        done = run_groups(task, [tuple(group) for group in groups.values()], store, **how)
+        return replace(self.task, algorithms=algorithms), list(map(tuple, groups.values()))
+
+    def _run(self, store: Store, settings: Settings, seeds: Sequence[int], **how: Any) -> None:
+        """Run settings on seeds, and keep their curves."""
+        for variant, each in settings.items():
+            for setting in each if variant.method in BASELINES else ():
+                values, metrics = self._baseline_values(setting)
+                for seed in seeds:
+                    rounds = np.arange(len(values))
+                    self._add_curve(variant, setting, seed, rounds, values, metrics)
+        configs = self._configs(settings, seeds)
+        task, groups = self._grouped(configs)
+        done = run_groups(task, groups, store, **how)
         self._runs += len(done.keys)
         self._disguised += done.disguised
         stored = store.curves({config.key for config in configs.values()})
