@@ -613,7 +613,9 @@ def accuracies(*methods: str) -> list[str]:
     return [f"{100 * values[name]:.0f}" for name in methods]
 
 
-@pytest.mark.parametrize(("page", "pattern", "truth"), CLAIMS, ids=lambda value: str(value)[:50])
+@pytest.mark.parametrize(
+    ("page", "pattern", "truth"), CLAIMS, ids=[f"{page} {text[:50]}" for page, text, _ in CLAIMS]
+)
 def test_a_claim_is_true(page: str, pattern: str, truth: Callable[[], Iterable[Any]]) -> None:
     found = re.search(pattern, text_of(page))
     assert found, f"{page} says it no more, or in other words"

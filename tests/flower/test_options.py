@@ -43,6 +43,11 @@ CLIPPED = replace(
             {"aggregation": "trimmed-mean", "quorum": 2},
             "quorum of 2; it needs a quorum of at least 3",
         ),
+        ({"aggregation": "median", "quorum": 2}, "'median' of 2 good replies is the plain mean"),
+        (
+            {"aggregation": "median", "mode": "buffer(1)"},
+            "'median' of 1 good reply is the plain mean; .* a buffer",
+        ),
         ({"aggregation": "clipped-mean", "clip_norm": 0.0}, "clip_norm must be"),
         ({"aggregation": "clipped-mean", "weighting": "examples"}, "has no weights"),
         ({"trim": 0.2}, "trim is for 'trimmed-mean', not for 'mean'"),

@@ -80,7 +80,12 @@ class Aggregation:
         return 0 if self.trim is None else math.floor(self.trim * replies + 1e-9)
 
     def require_quorum(self, quorum: int) -> None:
-        """Reject a "trimmed-mean" that would drop no reply of a quorum: it is the plain mean."""
+        """Reject a rule that would drop no reply of a quorum: it is the plain mean."""
+        if self.rule == "median" and quorum < 3:
+            raise InputError(
+                f"'median' of {quorum} good {'reply' if quorum == 1 else 'replies'} is the plain "
+                "mean; it needs a quorum (in asynchronous rounds, a buffer) of at least 3"
+            )
         if self.rule == "trimmed-mean" and not self.trimmed(quorum):
             least = math.ceil(1000 / quorum) / 1000
             needed = "a quorum of at least 3" if quorum < 3 else f"a trim of at least {least}"
