@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from fedac.cli import main
+from fedac.cli import app, main
 
 
 class Outcome(NamedTuple):
@@ -50,6 +50,25 @@ def assert_refused(fedac) -> Callable[..., None]:
         assert saying in err
 
     return assert_refused
+
+
+@pytest.fixture
+def parse() -> Callable[[list[str]], None]:
+    """Return a function that parses a command line, and raises an error if it is not accepted."""
+
+    def parse(arguments: list[str]) -> None:
+        command: Any = app
+        context = None
+        if arguments[0].startswith("--"):
+            app.make_context("fedac", arguments)
+            return
+        while hasattr(command, "get_command"):
+            context = command.make_context("fedac", arguments[:1], parent=context)
+            name, *arguments = arguments
+            command = command.get_command(context, name)
+        command.make_context(name, arguments, parent=context)
+
+    return parse
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ def test_a_group_without_a_command_shows_the_help(fedac):
     assert "Commands:\n" in err
 
 
-def test_the_command_alone_shows_three_things_to_try(fedac):
+def test_the_command_alone_shows_three_things_to_try(fedac, parse):
     code, out, err = fedac()
     assert (code, err) == (0, "")
     lines = re.findall(r"^  fedac (.*?)   +\d+ s, +\d+ s", out, re.MULTILINE)
@@ -28,16 +28,6 @@ def test_the_command_alone_shows_three_things_to_try(fedac):
     for line in lines:
         parse(shlex.split(line))
     assert max(map(len, out.splitlines())) <= 80
-
-
-def parse(arguments):
-    """Parse a command line; raise an error if it is not accepted."""
-    command, context = app, None
-    while hasattr(command, "get_command"):
-        context = command.make_context("fedac", arguments[:1], parent=context)
-        name, *arguments = arguments
-        command = command.get_command(context, name)
-    command.make_context(name, arguments, parent=context)
 
 
 def commands(group=None, path=()):
@@ -77,7 +67,7 @@ def test_help_is_plain_text(fedac):
 
 
 @pytest.mark.parametrize(("path", "command"), list(commands()))
-def test_examples_are_accepted(fedac, path, command, tmp_path, monkeypatch):
+def test_examples_are_accepted(fedac, parse, path, command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _, out, _ = fedac(*path, "--help")
     examples = re.findall(r"^  fedac (.*)", out.partition("\nExamples:\n")[2], re.MULTILINE)

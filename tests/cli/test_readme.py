@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fedac.cli import app
 from fedac.experiments.grid import read_grid
 
 ROOT = Path(__file__).parents[2]
@@ -24,13 +23,8 @@ def documented_commands():
 
 
 @pytest.mark.parametrize("arguments", list(documented_commands()))
-def test_documented_commands_are_accepted(arguments):
-    command, context = app, None
-    while hasattr(command, "get_command"):
-        context = command.make_context("fedac", arguments[:1], parent=context)
-        name, *arguments = arguments
-        command = command.get_command(context, name)
-    command.make_context(name, arguments, parent=context)
+def test_documented_commands_are_accepted(parse, arguments):
+    parse(arguments)
 
 
 @pytest.fixture

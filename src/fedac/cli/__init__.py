@@ -21,15 +21,15 @@ from fedac.errors import InputError
 from fedac.validate import NO_L1, nearest
 
 HEADLINE = "Which local-update method should you use? Measure it, then run it."
-# Measured on two cores; the first run on a machine compiles the simulator, once.
+# CPU seconds on one core; the first run on a machine compiles the simulator, once.
 START = f"""\
 {HEADLINE}
 
 Three things to try. Times: usual, and of the first run, which compiles.
 
-  fedac demo                15 s, 45 s   which method wins on data that we ship
-  fedac compare --quick      5 s, 25 s   which of five methods suits a problem
-  fedac run --dataset a9a    2 s,  5 s   one method: see --algorithm and --eta
+  fedac demo                35 s, 45 s   which method wins on data that we ship
+  fedac compare --quick      4 s, 25 s   which of five methods suits a problem
+  fedac run --dataset a9a    3 s,  6 s   one method: see --algorithm and --eta
 
 Your own data: fedac compare --quick --dataset FILE.csv
 All commands: fedac --help

@@ -35,7 +35,7 @@ SOONER = "--quick, --dry-run, fewer --methods or --rounds are faster"
 
 @click.command("compare", cls=options.Command)
 @options.spec_options(COMPARE)
-@options.folder_option("Keep all runs here, and write figure, tables and report.")
+@options.folder_option("Folder for the runs, figure, tables and report; created if missing.")
 @options.jobs_option
 @options.option(
     "--quick",

@@ -195,8 +195,11 @@ def _calibrate(given: dict[str, Any], data: Dataset, how: dict[str, Any]) -> Com
     problem = {name: given[name] for name in ("dataset", "loss", "l2", "intercept")}
     link = None if given["link"] is None else Link.parse(given["link"])
     question = planners_question(problem, link=link, seed=given["seed"], **how)
+    study = Study(question, data)
+    seconds = study.forecast(measured=True).seconds
+    console.notice_long(seconds)
     with open_store(None) as store:
-        return answer_with_bars(Study(question, data), store)
+        return answer_with_bars(study, store, long=seconds > console.LONG)
 
 
 def _print_plan(

@@ -46,7 +46,7 @@ the same as the options. Lists make a grid:
     metavar="[FILE.toml]",
     help="The grid, or the name of one that comes with fedac; or give it by options.",
 )
-@options.folder_option("Folder of the store; made if missing.")
+@options.folder_option("Folder for the runs; created if missing.")
 @options.option(
     "--dry-run",
     is_flag=True,
