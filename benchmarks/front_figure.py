@@ -46,6 +46,7 @@ def draw(found: fedac.Comparison) -> Figure:
                 ax.annotate(
                     found.labels[row.method], (costs[-1], loss[-1]), xytext=(6, 0),
                     textcoords="offset points", color=look.colour, va="center", weight="bold",
+                    annotation_clip=False,
                 )  # fmt: skip
         ax.set_xlim(0, min(ends))
         ax.set_yscale("log")
