@@ -248,7 +248,7 @@ def demo_command(out: Path) -> None:
 
 
 def _print_methods(found: Comparison) -> None:
-    """Print what each method needs to reach the target, and the verdict."""
+    """Print the cost of the target for each method, and the verdict."""
     rows = []
     for row in found.best_rows:
         cells = {"method": found.labels[row.method]}
