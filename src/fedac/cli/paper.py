@@ -237,13 +237,10 @@ def demo_command(out: Path) -> None:
     with Store(out, create=True) as store:
         headline, picture, page = _paper_headline(store, out)
     _print_rounds(headline)
-    pictures, pages = (
-        (out / "digits" / f"{NAME}.png", picture),
-        (out / "digits" / f"{NAME}.html", page),
-    )
+    compared = out / "digits" / NAME
     print()
-    print(f"Figures: {', '.join(map(str, pictures))}")
-    print(f"Reports: {', '.join(map(str, pages))}")
+    print(f"Figures: {compared}.png, {picture}")
+    print(f"Reports: {compared}.html, {page}")
     print(NEXT)
 
 
@@ -256,16 +253,14 @@ def _print_methods(found: Comparison) -> None:
             cells[heading] = f"{getattr(row, axis).middle:.3g}" if row.reached else "not reached"
         rows.append(cells)
     spec = found.spec
-    console.print_table(
-        rows,
-        words={"method"},
-        title=f"Digits, {spec.clients} clients split by {spec.split}: cost of {spec.target}",
-        caption=f"Softmax regression. Each method at the best of {spec.tries} settings; geometric "
-        f"mean of {spec.repeats} fresh seeds. Seconds: on home connections. {options.MEGABYTES}",
-        bold=[number for number, row in enumerate(found.best_rows) if number == 0 or row.level],
+    print(f"Digits, {spec.clients} clients split by {spec.split}: cost of {spec.target}")
+    best = [number for number, row in enumerate(found.best_rows) if number == 0 or row.level]
+    console.print_table(rows, words={"method"}, bold=best)
+    print(
+        f"Softmax regression; each method at the best of {spec.tries} settings, geometric mean of\n"
+        f"{spec.repeats} fresh seeds. Seconds: on home connections.\n{options.MEGABYTES}\n"
+        f"{found.verdict}\n"
     )
-    print(found.verdict)
-    print()
 
 
 def _paper_headline(store: Store, out: Path) -> tuple[pd.DataFrame, Path, Path]:
