@@ -148,7 +148,8 @@ def test_the_lines_for_flower_run(tmp_path: Path, monkeypatch) -> None:
             optimizer.step()
         return float(loss.detach())
 
-    names = {"train": train, "loader": loader, "epochs": 1, **vars(flower)}
+    names = {"train": train, "loader": loader, "epochs": 1}
+    names |= {name: getattr(flower, name) for name in flower.__all__}
     body = "".join(f"    {line}\n" for line in client.splitlines())
     exec(f"def answer(message, context, model):\n{body}", names)
     nodes = flower.tell_number(ClientApp())
@@ -160,7 +161,7 @@ def test_the_lines_for_flower_run(tmp_path: Path, monkeypatch) -> None:
 
     names |= {"grid": flower.InProcessGrid(nodes, 2), "model": make_model()}
     exec(server, names)
-    losses = [row.metrics["train_loss"] for row in names["result"].history.rounds]
+    losses = [row.metrics["train/train_loss"] for row in names["result"].history.rounds]
     assert losses[-1] < losses[0]
     assert (tmp_path / "run.npz").exists()
 
