@@ -226,11 +226,18 @@ def demo_command(out: Path) -> None:
 
     Takes about half a minute. Both parts use data of the package and need no PyTorch.
     """
+    from threadpoolctl import threadpool_limits
+
     from fedac.experiments.comparison.report import NAME, write_files
     from fedac.experiments.reproduction import demo
     from fedac.experiments.store import Store
 
-    with Store(out / "digits", create=True) as store, console.stoppable("demo", store):
+    # On matrices this small, threads of BLAS only wait for each other.
+    with (
+        Store(out / "digits", create=True) as store,
+        console.stoppable("demo", store),
+        threadpool_limits(1),
+    ):
         found = answer_with_bars(demo.study(QUICK), store)
     write_files(found, out / "digits")
     _print_methods(found)
