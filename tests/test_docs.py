@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
 from contextlib import redirect_stdout
 from importlib import import_module
 from io import StringIO
@@ -16,8 +18,11 @@ import matplotlib.pyplot as plt
 import pytest
 from printed import same_but_for_rounding
 
+from fedac.cli import app
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FRONT = [ROOT / "README.md", ROOT / "docs" / "index.md"]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 
 
@@ -35,6 +40,131 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch) -> None:
         if output:
             same_but_for_rounding(said.getvalue(), output)
     plt.close("all")
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Return the words of all commands of a page: on lines of their own and within sentences."""
+    text = re.sub(
+        r"^```.*?^```|<div.*?</div>", "", page.read_text(), flags=re.DOTALL | re.MULTILINE
+    )
+    typed = re.findall(r"^ {4}(\S.*)", text, re.MULTILINE)
+    known = r"`((?:fedac|git|make|pip|python|torchrun) [^`]+)`"
+    found = typed + re.findall(known, text.replace("\n", " "))
+    return [shlex.split(command, comments=True) for command in found]
+
+
+@pytest.mark.parametrize("page", FRONT, ids=lambda page: page.name)
+def test_every_command_of_the_front_pages_is_accepted(page: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    found = commands(page)
+    assert len(found) >= 3
+    for program, *arguments in found:
+        if program == "fedac":
+            with app.make_context("fedac", arguments[:1]) as context:
+                command = app.get_command(context, arguments[0])
+                assert command is not None, arguments
+                command.make_context(arguments[0], arguments[1:], parent=context)
+        elif program == "make":
+            assert set(arguments) <= set(targets)
+        elif program == "pip":
+            install, what = arguments
+            extras = re.fullmatch(r"\.(?:\[(.+)\])?", what)
+            assert install == "install", arguments
+            assert extras, f"not on an index yet: pip install {what}"
+            asked = set((extras[1] or "").split(",")) - {""}
+            assert asked <= set(project["optional-dependencies"])
+        else:
+            assert program == "python", program
+            assert (ROOT / arguments[0]).exists(), arguments
+
+
+@pytest.mark.slow
+def test_cheap_commands_of_the_readme_run(tmp_path: Path) -> None:
+    """The demo and comparisons run in tests/cli and tests/packaging, the rest takes minutes."""
+    cheap = [words for words in commands(FRONT[0]) if words[1] == "methods" or "--dry-run" in words]
+    assert len(cheap) == 2
+    for _, *arguments in cheap:
+        if "--out" in arguments:
+            arguments[arguments.index("--out") + 1] = str(tmp_path / "runs")
+        run = [sys.executable, "-m", "fedac", *arguments]
+        ran = subprocess.run(run, capture_output=True, text=True, cwd=ROOT)
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout.strip()
+
+
+@pytest.mark.parametrize("page", FRONT, ids=lambda page: page.name)
+def test_every_block_of_the_front_pages_is_run(page: Path) -> None:
+    """Python runs and prints the text below it; fragments (py) run in the next two tests."""
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    languages = [language for language, _ in blocks]
+    assert languages[:2] == ["python", "text"]
+    assert languages[2:] == (["py"] * 3 if page.name == "README.md" else [])
+    assert 1 + blocks[0][1].strip().count("\n") < 10
+
+
+def fragments() -> list[str]:
+    return re.findall(r"```py\n(.*?)```", FRONT[0].read_text(), re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_lines_for_pytorch_run(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    dist = torch.distributed
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        names = {"torch": torch, "model": torch.nn.Linear(3, 1)}
+        exec(fragments()[0], names)
+        before = torch.nn.utils.parameters_to_vector(names["model"].parameters()).detach().clone()
+        for _ in range(64):
+            names["optimizer"].zero_grad()
+            names["model"](torch.ones(2, 3)).mean().backward()
+            names["optimizer"].step()
+        after = torch.nn.utils.parameters_to_vector(names["model"].parameters())
+        assert not torch.equal(before, after)
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_the_lines_for_flower_run(tmp_path: Path, monkeypatch) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("flwr")
+    from flwr.clientapp import ClientApp
+
+    from fedac import flower
+
+    monkeypatch.chdir(tmp_path)  # the checkpoint
+    client, server = fragments()[1:]
+    rows = [(torch.ones(2, 3), torch.ones(2, 1))] * 32
+    loader = torch.utils.data.DataLoader(rows, batch_size=None)
+
+    def train(model, loader, epochs, optimizer) -> float:
+        loss = torch.tensor(0.0)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+        return float(loss.detach())
+
+    names = {"train": train, "loader": loader, "epochs": 1}
+    names |= {name: getattr(flower, name) for name in flower.__all__}
+    body = "".join(f"    {line}\n" for line in client.splitlines())
+    exec(f"def answer(message, context, model):\n{body}", names)
+    nodes = flower.tell_number(ClientApp())
+    nodes.train()(lambda message, context: names["answer"](message, context, make_model()))
+
+    def make_model() -> torch.nn.Module:
+        torch.manual_seed(0)
+        return torch.nn.Linear(3, 1)
+
+    names |= {"grid": flower.InProcessGrid(nodes, 2), "model": make_model()}
+    exec(server, names)
+    last = names["result"].history.rounds[-1]
+    assert (last.good, last.bad) == (2, 0)
+    assert last.metrics["train/train_loss"] < 1e-3
+    assert (tmp_path / "run.npz").exists()
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ def test_figure_has_the_median_and_the_range_of_every_algorithm(tuned: pd.DataFr
     drawing = demo.figure(tuned)
     assert drawing.get_supxlabel().startswith("Best step size at an edge of those tried in 4 of 36")
     (axes,) = drawing.axes
-    assert axes.get_title() == "a9a, l2 = 0.001, 512 workers: median and range of 5 seeds"
+    assert axes.get_title() == "a9a, l2 = 0.001, 512 workers: median and range of 3 seeds"
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == ["FedAc-I", "MB-AC-SGD", "MB-SGD", "FedAvg"]
     for line in axes.get_lines()[:4]:

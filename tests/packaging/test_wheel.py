@@ -35,7 +35,7 @@ for name in fedac.__all__:
 print(json.dumps([fedac.__file__, missing]))
 """
 
-# The demo's own grid takes a minute; a part of it takes the same way through the package.
+# The demo's own grid takes half a minute; a part of it takes the same way through the package.
 SMALL_DEMO = """
 from dataclasses import replace
 from fedac.cli import main
@@ -100,7 +100,7 @@ def test_the_demo(fresh):
     assert "Rounds to come within 0.001 of the optimum: a9a" in fresh.run(
         "python", "-c", SMALL_DEMO
     )
-    for name in ("rounds.png", "report.html"):
+    for name in ("rounds.png", "report.html", "digits/comparison.png"):
         assert (fresh.work / "demo" / name).stat().st_size > 10_000
 
 

@@ -109,6 +109,7 @@ class Workload:
     test: Dataset | None
     model: str | None = None  # of a network, by its name
     work: Work = field(default_factory=Work)  # link and availability; a run has its own mode
+    engine: str | None = None  # default: the fastest that can run the problem
 
     def work_of(self, spec: Spec) -> Work | None:
         """Return what decides whose messages count in a run; None in rounds of all clients."""
@@ -163,6 +164,7 @@ class Workload:
         sizes.
         """
         on_engine = {name: how.pop(name) for name in ("engine", "callbacks") if name in how}
+        on_engine.setdefault("engine", self.engine)
         problem = self._problem(specs, federation, **how)
         if not quiet:
             warn_about(problem)
