@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Speed of the fast engine, compared with the reference engine and with other tools.
 
 Each line compares two ways of doing the same work. They take turns, after a warm-up, and the line

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wider family in the fast engine: speed beside SCAFFOLD, and of epochs beside draws.
 
     python benchmarks/bench_family.py

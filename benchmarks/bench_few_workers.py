@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Speed of the fast engine with few workers, compared with a plain NumPy loop.
 
 The loop below was typed from the paper. From fedac come only the draws, so that both compute the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asynchronous rounds in the fast engine, beside rounds of as many clients.
 
 Both take the same number of local steps: the server steps after every Z messages. The two take

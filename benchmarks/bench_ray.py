@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lines of `bench.py` that need a Ray cluster, measured in a separate process.
 
 `python benchmarks/bench_ray.py task|nodes` prints the numbers of one line as JSON.

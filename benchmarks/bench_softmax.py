@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Softmax regression: the fast engine against the reference engine, as ratios of one run.
 
     python benchmarks/bench_softmax.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benchmark: 20 methods on 4 problems and 5 kinds of clients, on three axes.
 
 Writes docs/images/benchmark-*.png, docs/benchmark.csv and the tables of docs/benchmark.md, between

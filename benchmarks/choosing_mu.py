@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How small should mu be for a neural network? FedAvg and FedAc-I at several eta mu K.
 
 Trains the network of examples/torch_digits.py with four workers, all in one process, and prints

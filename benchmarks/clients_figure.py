@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FedAc-I, FedAvg and the minibatch baselines on a9a, split among 100 clients.
 
 Writes docs/images/clients.png: python benchmarks/clients_figure.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dot plots for the pages of the benchmarks: a line per method, a panel per case and cost."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compositions on a9a at equal rounds and at equal megabytes, homogeneous or heterogeneous.
 
 Writes docs/images/family.png and prints the tables of docs/algorithms.md:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FedAc, FedAvg and Flower's own FedAvgM on a9a, split over 10 clients.
 
 Writes docs/images/flower-rounds.png: FEDAC_DATA=... python benchmarks/flower_figure.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Seconds a round of the same Flower app by InProcessGrid and by Flower's Ray simulation.
 
 python benchmarks/flower_grids.py [cores]: 50 nodes, logistic regression on scikit-learn's digits,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flower's own strategies and ours on the quickstart app: rounds and megabytes to 95%.
 
     python benchmarks/flower_quickstart.py            # tune and run: docs/flower-quickstart.csv

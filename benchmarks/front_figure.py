@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The figure of README and home page: five methods on a small network, over megabytes and seconds.
 
 Writes docs/images/front.png: python benchmarks/front_figure.py FOLDER

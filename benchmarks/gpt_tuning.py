@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find the settings of examples/torch_gpt.py with the same tuning budget for every method.
 
     python benchmarks/gpt_tuning.py --folder tries

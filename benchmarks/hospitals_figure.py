@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hospitals of docs/your-own-data.md, and how fast five methods train on them.
 
 Writes docs/images/hospitals.png: python benchmarks/hospitals_figure.py

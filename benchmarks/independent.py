@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Are the rounds of the benchmark page right? A second program for the same claims, in NumPy.
 
 It shares no code with fedac's methods, draws or comparisons: the rules below were typed from the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Does a comparison keep its word? Winner and runner-up on 20 further seeds, on three data sets.
 
 The comparison prints who won, a prediction interval for its seconds, and a confidence interval for

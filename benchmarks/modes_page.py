@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What each mode gains and costs where clients are slow or absent: docs/slow-clients.md.
 
     python benchmarks/modes_page.py [FOLDER [a9a digits mnist]]

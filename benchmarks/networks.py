@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks: the network engine against a plain PyTorch loop over clients, as ratios of one run.
 
     python benchmarks/networks.py [softmax mlp mlp-sweep cnn gpt memory]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which method for which network: the figures and tables of docs/benchmark-networks.md.
 
     python benchmarks/networks_page.py [FOLDER [digits mnist shakespeare] [--methods a,b]]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks: how long a round of pfl-research and of Flower's Ray simulation takes against ours.
 
     python benchmarks/networks_peers.py [mlp cnn] [--repeats 3] [--pfl-python PATH]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the cost of a local step grows with M, K, columns, nonzeros, step sizes and threads.
 
 Writes docs/images/scaling.png. Run on an idle machine: python benchmarks/scaling.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What FedAc does between synchronizations: a small run, step by step, as an animated picture.
 
 Writes docs/images/fedac-steps.svg in a second: python benchmarks/steps_figure.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The paper's bounds against simulation: potentials, discrepancies, overhead.
 
 Writes docs/images/theory-bounds.png in about two minutes: python benchmarks/theory_figure.py

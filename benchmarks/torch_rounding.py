@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Peak memory and the time of a round by wire, for a large model: DiLoCo, AdamW inside.
 
 Every wire runs in separate processes, one thread each, on loopback. Memory is the peak of a

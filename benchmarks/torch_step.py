@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cost of a FedAc step and of a round, compared with PyTorch, on a CPU or a GPU.
 
 The yardstick of a step is SGD with Nesterov momentum, on many large tensors and on very many

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Accelerate: it prepares all but DistributedDataParallel; processes are averaged every 8 steps.
 
     torchrun --nproc-per-node=4 examples/torch_accelerate.py

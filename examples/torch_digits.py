@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small convolutional net on handwritten digits: accuracy against megabytes sent.
 
 Four processes with a quarter of the images each train with FedAc, LocalSGD, and SGD under

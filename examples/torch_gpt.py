@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small GPT on the source text of Python's standard library: its loss, and what that cost.
 
 Four processes train it under DistributedDataParallel, which sends a gradient at every step, and by

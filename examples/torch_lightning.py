@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lightning: every process fits on its own, and a callback averages them every eight steps.
 
     torchrun --nproc-per-node=4 examples/torch_lightning.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logistic regression in four processes, equal to the simulator step for step.
 
 The workers draw the same rows as the simulator's workers, so that the results can be compared.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What overlapping communication with training costs in accuracy.
 
 Four processes fit a logistic regression on the embedded data set. With a delay of s steps an

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare two outputs of `benchmarks/bench.py --json`, line by line, as a Markdown table.
 
     python scripts/compare_benchmarks.py stored.json measured.json

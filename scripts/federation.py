@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A secured Flower federation on this machine: python scripts/federation.py.
 
 Creates a certificate authority, a server certificate and a key for every node; starts a SuperLink

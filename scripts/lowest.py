@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Print the lowest versions that pyproject.toml allows, as constraints for pip.
 
     python scripts/lowest.py > lowest.txt

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make published.csv of the reproduction from the tables that the authors published.
 
     python scripts/make_published.py FOLDER

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A notebook as a page of the site: its text, its code, and the outputs that are stored in it.
 
 So it looks like every other page, and needs no extra styles or scripts.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run the notebooks of docs/ from a clean kernel, and store what they print and draw.
 
 `make notebooks` does this. A kernel starts in an empty folder, and is reached over local sockets

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `mkdocs` needs to know about files outside docs/: called while the site is made.
 
 Pages of docs/ are read on GitHub too, where links to tests, examples and the README lead to those

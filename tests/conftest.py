@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures for all tests: an environment of our own, and a9a."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Python of README and docs runs as it stands; of tutorials, all of it."""
 
 from __future__ import annotations

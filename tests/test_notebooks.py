@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Notebooks run from a clean kernel, and what is stored in them is what they print."""
 
 from __future__ import annotations

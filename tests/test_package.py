@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `import fedac` gives, and rules that hold for every module."""
 
 from __future__ import annotations

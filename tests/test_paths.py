@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Atomic file writes, and which file systems are shared between machines."""
 
 from __future__ import annotations

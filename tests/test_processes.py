@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pool of worker processes: answers, progress, deaths and ends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The picture of what happens between synchronizations is the one that its script makes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the pages say about methods is what the files of the benchmarks say.
 
 Every number of docs/which-method.md is compared; of the other pages, the summaries and the tables

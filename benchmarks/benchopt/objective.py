@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logistic regression on many workers that communicate rarely."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """fedac: Federated Accelerated SGD, for training with few communication rounds.
 
 Examples

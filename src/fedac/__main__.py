@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run the command `fedac` as ``python -m fedac``."""
 
 from fedac.cli import main

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ray clusters: connect to one, list its nodes, and check that all run the same version."""
 
 from __future__ import annotations

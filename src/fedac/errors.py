@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors and warnings: what is wrong, where, and what to do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small plain networks for the command, the documentation and first tries.
 
 A model is a function of the shape of a row and the number of outputs that returns a new

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cache folder, atomic writes, and network file systems."""
 
 from __future__ import annotations

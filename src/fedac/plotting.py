@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The colour and marker of each algorithm, the same in every figure and in the report."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pool of worker processes, each at the other end of two pipes.
 
 Unlike multiprocessing, a worker never runs the user's script again, guarded by ``__main__`` or not;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of user-defined algorithms and objectives, to call from your tests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of the names, numbers and arrays that users pass in: they raise `InputError`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FedAc is FedAvg where its coupling says gamma = eta, and only there."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One step and one round of every algorithm, computed by hand.
 
 The data set has two rows, both x = 1, with targets 0 and 4: the gradient at w is w for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contract of a user's own record: what is refused, and in which words."""
 
 import math

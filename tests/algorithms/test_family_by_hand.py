@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two rounds of every piece, with numbers computed by hand.
 
 Two clients with one row each: F_A = w^2/2 and F_B = (w - 4)^2/2, so their gradients are w and

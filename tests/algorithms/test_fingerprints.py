@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fingerprints follow what an algorithm computes and nothing else."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Coefficients say what the algorithm's own functions say, and rebuild it."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The project's benchmark can be imported and run; its numbers are not tested."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every name of fedac that a script uses exists, also the names that only a long run would need."""
 
 from __future__ import annotations

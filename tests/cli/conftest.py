@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures that run the command in the process of the test, which saves a second each time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bad input: one line that says what was wrong and what is accepted, and exit code 2."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tab completion: words, and its installation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fedac data`: list, fetch and path."""
 
 from __future__ import annotations

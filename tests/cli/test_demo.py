@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fedac demo`, on a grid that takes a moment."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fedac export`: the runs of a store as files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Help texts: complete, and the same with -h and --help."""
 
 from __future__ import annotations

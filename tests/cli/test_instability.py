@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fedac instability`: tables, JSON, figures, and what it refuses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fedac merge`: the stores of several machines become one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fedac methods`, and compositions wherever a name is typed."""
 
 from __future__ import annotations

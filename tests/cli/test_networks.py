@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks by the command: `--model` in run and compare."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A table of hospitals: every command and keyword gives its rows to the same clients."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fedac plan`: by constants, by data, by measurement; the paper's tables."""
 
 import json

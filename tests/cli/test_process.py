@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Start-up, signals, pipes and terminals, which need a process of their own."""
 
 from __future__ import annotations

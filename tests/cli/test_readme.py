@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The examples in README and docs work."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fedac reproduce`, on grids that take a moment."""
 
 from __future__ import annotations

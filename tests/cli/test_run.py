@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fedac run`: its table and JSON, divergence, interrupts and unusual but valid input."""
 
 from __future__ import annotations

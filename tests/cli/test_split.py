@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fedac split`: the table, JSON, the picture, and what it refuses."""
 
 from __future__ import annotations

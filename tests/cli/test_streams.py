@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables in terminals of any width; progress in bars and in lines."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fedac sweep`: files and options, what it prints, and what it refuses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two real raylets of one core each, on the loopback interface only."""
 
 from __future__ import annotations

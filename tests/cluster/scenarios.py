@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Simulations that exercise every way in which strands are shared out; drivers load this file."""
 
 from __future__ import annotations

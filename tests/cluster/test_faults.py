@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lost nodes and interrupts end a simulation with words, and leave no actor behind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `on` refuses, without any cluster; and memories larger than the machine."""
 
 from __future__ import annotations

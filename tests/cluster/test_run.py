@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fedac run --on ray`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A simulation over several nodes has the bits of the same simulation on one machine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sweeps on a cluster: the bytes of a quiet run, whatever is killed."""
 
 from __future__ import annotations

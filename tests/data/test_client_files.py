@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients by a spec or a file of names."""
 
 from __future__ import annotations

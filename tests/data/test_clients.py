@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients: names of all kinds, the table, the picture."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test sets: which rows are held out, and what is refused."""
 
 from __future__ import annotations

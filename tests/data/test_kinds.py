@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every kind of data gets to a comparison in two lines of Python, or in one command."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Splits: every row has one owner, every client a row, and the shares are those that were asked."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data as people have it: tables and arrays of every origin, and what is wrong with bad ones."""
 
 from __future__ import annotations

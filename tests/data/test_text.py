@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text files: rows of characters, and the speakers of a play as clients."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """L-BFGS and accelerated gradient descent: rounds counted, rules against the books."""
 
 from __future__ import annotations

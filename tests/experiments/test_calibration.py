@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The planner's second opinion is a comparison, in the planner's words."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Comparisons of methods on networks, also resumed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Modes in comparisons: tuned and ranked like methods, with the times of their timelines."""
 
 from __future__ import annotations

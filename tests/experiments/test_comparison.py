@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Comparisons: everybody gets as many tries, and figures come from fresh seeds."""
 
 from __future__ import annotations

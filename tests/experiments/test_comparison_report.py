@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the report of a comparison holds."""
 
 from __future__ import annotations

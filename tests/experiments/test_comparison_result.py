@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `fedac.compare` returns: table, frame, verdict, curves, and how it is shown."""
 
 import math

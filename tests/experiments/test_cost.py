@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model of what a sweep costs."""
 
 from __future__ import annotations

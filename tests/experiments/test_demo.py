@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The experiment behind `fedac demo`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exports: equal runs give equal bytes, and no export leaves half a file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is drawn: panels, curves, markers, guides, words; and the bytes that are saved."""
 
 from __future__ import annotations

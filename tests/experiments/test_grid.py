@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The grid: what a file may contain, which runs it lists, and the keys of the runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lines of a verdict run, and do what the simulator did."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of data sets and algorithms: one name never means two things."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups side by side in processes: the same bits, and nobody is left behind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Joining stores: as if one machine had made all runs, whatever happens to the process."""
 
 from __future__ import annotations

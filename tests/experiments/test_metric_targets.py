@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Comparisons with a test set: metrics in every table, and targets on them."""
 
 from __future__ import annotations

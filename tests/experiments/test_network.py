@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A store on a network file system: whoever writes to it is warned."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sweeps of networks: resumed, in several processes, exported and reported."""
 
 from __future__ import annotations

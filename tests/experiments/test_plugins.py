@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Algorithms and losses of the user's own, given as ``module:name``."""
 
 from __future__ import annotations

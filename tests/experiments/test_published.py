@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The authors' numbers, as the package carries them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the report holds, and the command that writes it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shards: every group is in one part, and all parts take about the same time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The store: runs come out as they went in, whatever happens to the process or the disk."""
 
 from __future__ import annotations

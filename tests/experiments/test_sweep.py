@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sweep: every run of a grid is made once, whatever stops it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weighted means of arrays and of metrics."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checkpoint envelope: what it refuses, and how it tells algorithms apart."""
 
 import zipfile

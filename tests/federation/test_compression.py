@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages on the wire: what arrives, how large it is, and that it is right on average."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pieces of a round: control variates stay the weighted mean however weights change."""
 
 import numpy as np

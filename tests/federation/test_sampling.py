@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws: pure functions of counters, uniform, normal and independent."""
 
 import math

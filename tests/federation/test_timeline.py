@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Timelines: properties that hold whatever the link, the mode and the availability."""
 
 from __future__ import annotations

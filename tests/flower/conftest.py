@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small problem, its clients, and a grid that can inject faults."""
 
 from __future__ import annotations

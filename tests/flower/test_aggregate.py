@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rules that combine replies."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asynchronous rounds and deadlines in Flower: the simulator's runs in virtual time, faults."""
 
 from __future__ import annotations

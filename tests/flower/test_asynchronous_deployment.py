@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asynchronous rounds over a SuperLink: a slow node, and one that is killed and started again."""
 
 from __future__ import annotations

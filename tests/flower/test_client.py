@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients: NumPy and PyTorch take the same steps; what a model needs, and what is refused."""
 
 from __future__ import annotations

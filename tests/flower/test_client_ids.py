@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients tell the server their own number, whatever else their app does."""
 
 from __future__ import annotations

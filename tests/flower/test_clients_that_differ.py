@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients with data of their own follow the simulator's, and so do step sizes that fall."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Control variates: after every round c is the weighted mean of the clients' c_m."""
 
 from __future__ import annotations

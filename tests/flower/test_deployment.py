@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real federation on loopback: TLS, node keys, refusals, a node killed in the middle of a round.
 
 All tests of this module share one SuperLink and two SuperNodes, started as `make federation` starts

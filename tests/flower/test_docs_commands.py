@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands of the Flower pages of docs/, run as written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients are drawn by their own numbers: a run repeats whatever ids Flower gives to nodes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A federation in one process follows the simulator's trajectory."""
 
 from __future__ import annotations

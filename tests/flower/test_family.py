@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compositions over Flower follow the simulator: memory, server state, both, and neither."""
 
 from __future__ import annotations

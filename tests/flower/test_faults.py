@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients that fail, lie or are late: only good replies are aggregated."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The history of a run as a table, a file and a figure."""
 
 from __future__ import annotations

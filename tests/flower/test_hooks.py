@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`start` drives the round through Flower's hooks, so a subclass may override any of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Identities of the family hold in a federation, to 1e-12."""
 
 from __future__ import annotations

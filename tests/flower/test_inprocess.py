@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """InProcessGrid behaves as Flower's own grids do, in one process and in several."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client starts fast: it loads neither SciPy nor Numba nor the simulator."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memories of clients are used exactly once, whatever happens to replies; lost ones are counted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flower's modifiers on clients of ours, with the wrappers they belong to."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options and inputs that are refused before any node is asked."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A record of the user's own runs over Flower, and clients need no copy of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The quickstart app with Flower's FedAvg, and the same app moved by the diff of the page."""
 
 from __future__ import annotations

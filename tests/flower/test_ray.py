@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flower's simulation with Ray follows the simulator's trajectory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A killed server resumes from its last checkpoint, to the same result."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Outputs have the names of a PyTorch model's state_dict; what travels is smaller."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A training loop of the user's own makes the steps of the algorithm, whatever the loop is."""
 
 from __future__ import annotations

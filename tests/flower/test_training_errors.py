@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a training loop of the user's own can do wrong, and what it is told then."""
 
 from __future__ import annotations

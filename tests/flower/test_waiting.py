@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long rounds wait: a grace period after the quorum, deadlines that follow what was seen."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rounded replies over Flower: they follow the simulator, are checked, and cost what they say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flower's words and habits: its options translated, its metrics, callbacks, restarts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flower's wrappers around a strategy keep its quorum, checkpoint, history and model."""
 
 from __future__ import annotations

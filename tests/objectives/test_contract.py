@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every objective promises: gradients, Hessians, noise and the paper's constants."""
 
 import math

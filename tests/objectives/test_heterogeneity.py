@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far clients are from their mean: by hand, and against an objective for every client."""
 
 from __future__ import annotations

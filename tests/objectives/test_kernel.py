@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A kernel must compute the derivative of its loss; formulas are the same in both engines."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The metrics of test sets against scikit-learn's."""
 
 from __future__ import annotations

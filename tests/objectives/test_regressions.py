@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Huber and Poisson regression against SciPy, scikit-learn and finite differences."""
 
 from __future__ import annotations

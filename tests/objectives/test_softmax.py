@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Softmax regression against formulas typed from its definition and against scikit-learn."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objectives refuse bad input and say why."""
 
 import math

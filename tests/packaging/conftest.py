@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wheel and the sdist of this checkout, and environments that have only the wheel.
 
 Downloading half a gigabyte in every run of the tests would take minutes. The packages that the

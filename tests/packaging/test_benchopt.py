@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benchmark in benchopt's layout; benchopt's own tests need benchopt."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lowest versions that pyproject.toml allows, which a workflow installs and tests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the files around the package say agrees with the package."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the wheel holds, and that it works where only the wheel is installed."""
 
 from __future__ import annotations

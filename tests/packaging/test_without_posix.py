@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command without the modules and functions that Windows lacks.
 
 A workflow runs the tests on Windows. This test finds earlier, on any system, what would fail there.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The affine form of every algorithm, and the tables of a round against the plain recursion."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How kernels are compiled and kept."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Control variates of clients that differ in size: c is always the weighted mean of all c_m.
 
 The oracle is a program of its own, typed from the papers (SCAFFOLD, arXiv 1910.06378, option II;

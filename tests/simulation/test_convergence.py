@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every algorithm on every objective, in one table."""
 
 from functools import cache

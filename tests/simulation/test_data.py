@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`simulate` on data: tables, their clients, held-out rows and clients."""
 
 from __future__ import annotations

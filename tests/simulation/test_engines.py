@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engine protocol: engines are tried in order, and an added one costs one line in the list."""
 
 from __future__ import annotations

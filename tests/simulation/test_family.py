@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compositions in both engines: equal to each other, to their identities, and to theory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fast engine does what the reference engine does.
 
 Kernels are compiled for a number of lanes, so the tests here keep to few of them: three step

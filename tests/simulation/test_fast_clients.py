@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fast engine against the reference engine where clients differ."""
 
 from __future__ import annotations

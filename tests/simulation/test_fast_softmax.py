@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Softmax regression in the fast engine: the reference engine, logistic regression, plain NumPy."""
 
 from __future__ import annotations

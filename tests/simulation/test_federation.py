@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients that differ: what they draw, who takes part, how they are averaged, where they end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small trajectories, kept in tests/golden/*.json, that must not change by accident.
 
 After a change that is meant to change them, write them again and read the difference:

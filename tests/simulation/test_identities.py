@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Different roads that must lead to the same place."""
 
 from dataclasses import dataclass

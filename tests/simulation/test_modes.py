@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Deadlines, availability and asynchronous rounds, against an event loop written plainly here."""
 
 from __future__ import annotations

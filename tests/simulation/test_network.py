@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks: every rule against loops typed from the papers, and everything that must not matter."""
 
 from __future__ import annotations

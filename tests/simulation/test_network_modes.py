@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks with deadlines, availability and asynchronous rounds."""
 
 from __future__ import annotations

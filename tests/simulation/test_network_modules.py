@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks: modules of every kind in both back ends, and one clear line for every bad input."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wider family against NumPy programs typed from the papers, on linear models.
 
 The programs share nothing with fedac but the draw of each round's clients. Gradients are full, the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages that are rounded on the wire: both engines, and what rounding does to a run."""
 
 from __future__ import annotations

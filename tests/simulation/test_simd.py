@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The vector type: every operation against NumPy, in both precisions."""
 
 import numpy as np

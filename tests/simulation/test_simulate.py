@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The public call: what it refuses, what it warns about, what it reports while it runs."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The site, made once for all tests of this folder."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The site as a reader sees it who opened it from disk."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The site is whole: every page, every public name, and nothing from another host.
 
 Broken links and anchors, and pages that the navigation leaves out, are warnings of `mkdocs`

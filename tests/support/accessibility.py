@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What axe finds on a page: contrast, names, roles, keyboard use."""
 
 from __future__ import annotations

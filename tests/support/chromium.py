@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A headless Chromium, controlled through its DevTools protocol over a pair of pipes.
 
 This needs only Chromium: no driver program, no package, no port.

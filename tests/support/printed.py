@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a page or a notebook promises to print, and what it prints today."""
 
 from __future__ import annotations

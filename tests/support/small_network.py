@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small network in float64 with four clients that differ, and its runs in the simulator."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rounds of the wider family, computed by hand, for every runtime.
 
 Client A has F_A = w^2/2, client B has F_B = (w - 4)^2/2, so their gradients are w and w - 4. Both

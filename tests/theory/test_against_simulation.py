@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The paper's lemmas compared with simulation.
 
 All draws are pure functions of fixed seeds, so these tests are deterministic: nothing here fails

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bounds for averaged iterates of FedAvg and minibatch SGD, which docs/theory.md proves.
 
 Plain NumPy with its own draws, typed from the statements; only the bounds come from the package.

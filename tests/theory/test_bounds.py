@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bounds: the paper's formulas in plain numbers, what they reduce to, and how they grow."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The instability theorem, on the objective that its proof constructs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lemmas: their printed formulas in plain numbers, and how the theorems follow from them."""
 
 import inspect

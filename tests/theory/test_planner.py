@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The planner: choices by the paper's bounds."""
 
 from math import sqrt

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Step sizes: the paper's formulas in plain numbers, branch by branch, and their reductions."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The paper's two tables: as printed, as the theorems say, and one from the other."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The list of theorems, and the pages that describe them."""
 
 import importlib

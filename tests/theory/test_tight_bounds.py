@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bounds for any step size and their minimum: rigorous, tighter than what is printed, and least."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Potentials and discrepancies along a run, against numbers computed by hand."""
 
 from math import exp, sqrt

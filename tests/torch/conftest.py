@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real processes for tests of synchronization, forked from a server that has imported PyTorch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What processes do in test_own_steps.py for rounds by hand; `workers.py` runs these jobs."""
 
 from __future__ import annotations

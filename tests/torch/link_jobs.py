@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rounds on a slow network: every process in a network namespace of its own.
 
 A process shapes what it sends (tc's tbf, on a tun device). A switch between the devices, a process

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What processes do in test_practice.py; `workers.py` runs these jobs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What methods ask of PyTorch besides local steps: the full gradient, moves and steps."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints: written atomically, refused when foreign, and continued to the bit."""
 
 import os

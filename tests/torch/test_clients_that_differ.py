@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real processes with data of their own follow the simulator's clients."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Control variates in processes: c stays the mean of all c_m, whoever takes part in a round."""
 
 import itertools

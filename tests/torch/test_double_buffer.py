@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Double buffering: the state alternates between two flat buffers, with the same values."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The examples, with few steps, and the programs in the PyTorch pages of docs/."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compositions in real processes: they follow the simulator, and their identities hold."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Optimizers of PyTorch inside, server rules of the family outside."""
 
 import copy

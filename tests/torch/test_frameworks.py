@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lightning and Accelerate: the examples end with the bits of a plain loop, also if interrupted."""
 
 from importlib.util import find_spec

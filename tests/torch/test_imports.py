@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `import fedac.torch` loads."""
 
 import subprocess

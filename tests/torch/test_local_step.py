@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Linear combinations of tensors: what they compute, for one tensor and for many."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loops that people write: accumulation, scalers, clipping, warm-up and `torch.compile`.
 
 Every loop ends where one without the feature ends, with an optimizer of ours and with AdamW inside.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints of compositions: what ranks remember is in files of their own.
 
 So is the state of an optimizer of PyTorch that stays in its process.

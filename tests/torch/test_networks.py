@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks in real processes: the same runs as in the simulator."""
 
 from __future__ import annotations

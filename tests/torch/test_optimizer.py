@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The optimizers in one process: compared with the definitions, and misused."""
 
 import copy

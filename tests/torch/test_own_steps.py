@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers with numbers of steps of their own, or absent from rounds, follow the simulator."""
 
 import numpy as np

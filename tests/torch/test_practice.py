@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What practitioners do, and what goes wrong: with real processes, compared by hand."""
 
 import signal

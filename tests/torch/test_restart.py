@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Killed and restarted by torchrun, a run ends as if nothing had happened."""
 
 import random

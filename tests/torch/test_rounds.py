@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How rounds of compositions end: compared with a readable twin, and misused."""
 
 import copy

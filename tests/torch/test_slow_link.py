@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Seconds by `round_seconds`, against processes on a network that is slow and far."""
 
 import os

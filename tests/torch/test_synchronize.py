@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Averaging between real processes: compared with the simulator, by hand, and with faults."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decoupled weight decay: compared with loops written by hand, one per method."""
 
 import copy

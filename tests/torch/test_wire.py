@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rounded messages between real processes: they follow the simulator, and cost what they should."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the processes of the tests do, and the server that forks them.
 
 Importing PyTorch takes seconds, so a server does it once and forks: run as a program, this file

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A method of fedac as a solver, by its name."""
 
 import numpy as np

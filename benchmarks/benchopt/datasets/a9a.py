@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The data of the paper's experiments, which come with fedac."""
 
 from benchopt import BaseDataset

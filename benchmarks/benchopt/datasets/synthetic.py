@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generated data in the shape of a9a."""
 
 from benchopt import BaseDataset

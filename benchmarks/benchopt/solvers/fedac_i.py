@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Federated Accelerated SGD with the first coupling of its paper."""
 
 from benchmark_utils.simulated import SimulatedSolver

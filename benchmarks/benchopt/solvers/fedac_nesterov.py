@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FedAc-I with local momentum and a Nesterov outer optimizer."""
 
 from benchmark_utils.simulated import SimulatedSolver

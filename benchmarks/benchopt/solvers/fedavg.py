@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Local SGD: the mean of the workers' points after every round."""
 
 from benchmark_utils.simulated import SimulatedSolver

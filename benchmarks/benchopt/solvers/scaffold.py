@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FedAvg with control variates."""
 
 from benchmark_utils.simulated import SimulatedSolver

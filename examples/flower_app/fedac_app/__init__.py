@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logistic regression with FedAc in a Flower federation."""

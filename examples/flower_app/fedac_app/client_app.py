@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client: one function that loads data, one that makes a model."""
 
 from flwr.app import Context

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The server: make a strategy, start it, save the result."""
 
 from pathlib import Path

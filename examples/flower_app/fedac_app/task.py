@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The problem: the rows of a client, their gradient and their loss."""
 
 from collections.abc import Mapping

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Handwritten digits with PyTorch in a Flower federation."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model, its data, and what a client does with them."""
 
 from functools import lru_cache

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client: train on its own images, evaluate on its held-out images."""
 
 from flwr.app import Context, Message, MetricRecord, RecordDict

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The algorithms of the paper by name, and all others as compositions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An algorithm: a frozen dataclass of plain functions on vectors.
 
 The functions use only ``+ - * / **`` on their arguments, so they work on floats, NumPy arrays and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pieces of methods by name, and the well-known methods composed of them.
 
 To add a piece, write it in `local/`, `memory/` or `server.py` and add a line here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of an algorithm by calling it: its contract, its properties, its fingerprint."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Couplings: from the step size eta to all hyperparameters of an algorithm.
 
 FedAc has four numbers. A coupling chooses ``(gamma, alpha, beta)`` from ``eta``, the

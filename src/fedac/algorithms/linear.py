@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Algorithms as coefficients of linear combinations, found by calling them on unit vectors.
 
 The fast engine and PyTorch fuse a local step into few operations, and a Flower client receives

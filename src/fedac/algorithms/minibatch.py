@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The minibatch baselines: one step per round on the mean gradient of M*K samples.
 
 They take the steps of FedAvg and FedAc, but T/K of them (appendix "Additional setup details").

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Methods by name: ``fedac-i+cv+nesterov(1, beta=0.3)``.
 
 A name is a local rule, then memories and at most one server rule, joined by plus signs. Each piece

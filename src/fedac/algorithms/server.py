@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Server rules: how the server moves each sequence, given the mean move of the clients.
 
 In all formulas delta = x - mean(clients), the pseudo-gradient of a sequence x.

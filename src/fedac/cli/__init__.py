@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `fedac`.
 
 Results go to stdout; progress, notices and errors go to stderr. Bad input prints one line and exits

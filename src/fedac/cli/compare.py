@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fedac compare`: the best method and K for your data and network, and what they cost."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tab completion: the words that options take, and its installation in bash, zsh and fish."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Output of the command: results on stdout, notices and progress bars on stderr."""
 
 from __future__ import annotations

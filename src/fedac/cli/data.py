@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fedac data` and `fedac split`: data sets, and the rows of every client."""
 
 from __future__ import annotations

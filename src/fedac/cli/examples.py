@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The examples at the end of every help page: what follows the name of the command."""
 
 EXAMPLES = {

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fedac methods`: families of pieces, their rules, traffic and memory, and where they run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Command-line options: derived from the Spec or shared by several commands; help pages."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The paper's experiments: `fedac reproduce`, `fedac demo` and `fedac instability`."""
 
 from __future__ import annotations

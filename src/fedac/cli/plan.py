@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fedac plan`: algorithm, K, step size and number of rounds for M workers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fedac run`: simulate one algorithm with one or more step sizes."""
 
 from __future__ import annotations

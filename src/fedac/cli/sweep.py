@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fedac sweep`, and what to do with its runs: `fedac export`, `fedac merge`, `fedac report`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data sets: your tables, arrays and files, registered names and generated data."""
 
 from fedac.data.clients import Clients

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which rows each client holds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A data set: rows, a target for each, and what is known about both."""
 
 from __future__ import annotations

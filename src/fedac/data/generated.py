@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generated data sets, in the shapes of published ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figure of clients: how many rows they hold, and with which labels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read LIBSVM text files; errors name the line."""
 
 from __future__ import annotations

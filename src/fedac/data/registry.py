@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data sets by name: generated, embedded in the package, or downloaded."""
 
 from __future__ import annotations

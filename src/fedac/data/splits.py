@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Splits of rows among clients: by name, by a file of client names, or by an array.
 
 Every client gets at least one row, without redrawing splits until they fit.

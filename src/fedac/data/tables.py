@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables and arrays of any origin as data sets: files, frames, pairs of arrays, other libraries.
 
 Every table becomes a pandas frame. Numeric columns become features unchanged. Other columns are

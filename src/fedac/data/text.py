@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text files: rows of characters, from which a network predicts the next one.
 
 A play names its speakers, each above a speech and followed by a colon; then they are the clients.

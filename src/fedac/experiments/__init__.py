@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Experiments: sweeps and their store, comparisons, reports and the paper's figures."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The runs of a store as files for other programs, with their costs on a link."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Grids: the Specs of sweeps, read from TOML files or from options."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Merge stores: the parts of a sweep that several machines ran become one store.
 
 Every source is one transaction, so an interrupted merge can be repeated. Nothing is overwritten: if

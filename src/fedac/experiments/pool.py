@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runners: where the groups of a sweep run, and how many at a time.
 
 In this process (`InThisProcess`), in parallel worker processes (`InProcesses`), or as tasks on a

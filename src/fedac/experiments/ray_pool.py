@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the groups of a sweep as tasks on a Ray cluster.
 
 The data goes into Ray's object store once, and every worker process reads it from there once. Ray

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The store: every finished run of a sweep, with its trace, in one SQLite file.
 
 A group of runs is committed in one transaction, so a sweep that is killed loses at most the groups

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of runs: unique names, the best step size of every cell, the fewest rounds to a target.
 
 A cell is one algorithm on one problem with M workers and K local steps. A federation of clients is

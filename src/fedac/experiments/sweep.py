@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sweep: runs the missing runs of a grid, group by group.
 
 A group is one call of the engine and one transaction, so a killed sweep resumes where it stopped,

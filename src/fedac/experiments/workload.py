@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Spec with its data loaded: its runs in groups, how to run a group, and how long that takes."""
 
 from __future__ import annotations

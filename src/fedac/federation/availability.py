@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When clients are available for work: always, by chance, by day and night, or as a table says.
 
 Times are whole nanoseconds from the start of the run, so that equal times are exactly equal.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checkpoint envelope that PyTorch and Flower share.
 
 A checkpoint is a zip archive, written atomically. It holds a header, a description of the algorithm

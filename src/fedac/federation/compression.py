@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compression of client messages: float32, bfloat16 or int8 with stochastic rounding.
 
 Clients compress the difference of a vector from the last broadcast, which is small. ``int8`` has a

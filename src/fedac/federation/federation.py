@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The federation: the clients of a round, their draws and their weights."""
 
 from __future__ import annotations

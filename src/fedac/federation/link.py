@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Costs of a simulated run in rounds, bytes and seconds.
 
 A `Link` describes the network between clients and server, and the speed of clients. A round takes

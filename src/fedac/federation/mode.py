@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the server waits for clients: in rounds, until a deadline, or asynchronously.
 
 The simulator and Flower share these rules. `fedac.federation.timeline` describes the modes.

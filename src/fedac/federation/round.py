@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One round of any algorithm, on plain vectors, for every runtime.
 
 The reference engine calls these functions on arrays with a row for each client, PyTorch on the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random draws as pure functions of counters, independent of order and threads.
 
 `sample_index` returns the row that worker m draws at step t, a pure function of (seed, m, t), and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Synchronization schedules, and step sizes that decay over rounds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Spec: every option of a run, a sweep or a comparison, declared once.
 
 The options of `fedac run`, `fedac sweep` and `fedac compare` with their help, the keys of a TOML

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checks of a Spec: of each field by itself, and rules about several fields.
 
 Messages use the names of the option set, and begin with file and line if these are known.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The timeline of a run: which clients work when, and whose messages each server step takes.
 
 Durations do not depend on numbers, so the timeline comes first, as a pure function of federation,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FedAc in a Flower federation: a strategy that survives bad clients, and a client factory.
 
 Examples

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The arrays of a model: as NumPy arrays by name, as vectors, on the wire and in files.
 
 Between the user's model and the wire, arrays change their form at most three times:

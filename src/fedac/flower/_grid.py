@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A whole federation in this process, or in a few worker processes, without Flower's deployment."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the server asks a client to do in one round.
 
 An algorithm travels as numbers: the coefficients of its local step, and of how a client enters and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Virtual time: a clock that an in-process federation moves from reply to reply."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The objectives, with values, gradients and the constants of the paper's assumptions."""
 
 from fedac.objectives.base import Augmented, ConvexObjective, Objective

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objectives F(w) = E f(w; xi): values, gradients and, for convex ones, the paper's constants.
 
 ``xi`` is a row number below `n_samples`, even if the noise is artificial. Which rows a client

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data heterogeneity: how far the clients' objectives F_m are from F = sum_m p_m F_m."""
 
 from __future__ import annotations

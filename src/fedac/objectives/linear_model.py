@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generalized linear models: a scalar loss of the margin x.w, plus l2 regularization.
 
 F(w) = 1/n sum_i loss(x_i.w, y_i) + l2/2 ||w||^2. A new loss is a subclass with three scalar

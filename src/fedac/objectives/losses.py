@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The losses of linear models: formulas, and the built-in l2-regularized objectives.
 
 A formula is an empty named tuple with static methods. It is written once, for NumPy and for the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics on a test set, and the test set in the columns of a model."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The optimum of an objective, to a relative gradient norm below 1e-12.
 
 L-BFGS gets close; Newton steps, solved by conjugate gradients on Hessian products, do the rest.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Softmax regression: linear models of several classes, l2-regularized."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A quadratic with Gaussian gradient noise, whose L, mu and sigma are exact."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The simulator."""
 
 from fedac.federation.schedule import Schedule

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The input of an engine, its output, and the checks of options that commands share."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The result of a simulation, one `Run` per algorithm and step size, and its recorder."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`simulate`: check the keywords as a Spec, build a problem, run it on an engine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The paper's theorems, lemmas and bounds as functions.
 
 Examples

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Upper bounds and rates term by term, the values they accept, and the min-max lower bound."""
 
 from __future__ import annotations

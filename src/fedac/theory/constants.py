@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The constants of a problem that the theorems need, how to estimate them, and the potentials."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The instability theorem: two nearby runs of AGD can separate exponentially fast.
 
 Theorem instability:full: for any kappa = L/mu >= 25 and any number of blocks there is a smooth,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lemmas behind the theorems: bounds for any step size, and for the workers' discrepancy.
 
 There are three kinds, distinguished by the suffixes of their names. ``_perturbed`` bounds progress

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The planner: K, step size and number of rounds, by the paper's bounds.
 
 Bounds are minimized over all step sizes. They are worst cases: they rank choices and show what

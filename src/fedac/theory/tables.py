@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The paper's two tables, as text to print.
 
 Table 1 (tab:sync:bound) gives the rounds R that suffice for linear speedup in M, table 2

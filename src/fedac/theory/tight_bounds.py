@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tight bounds for any step size: the paper's one-step propositions, summed exactly.
 
 The planner minimizes these over eta, and over lam for general convex objectives. Each combines the

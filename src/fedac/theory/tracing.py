@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Potentials and discrepancies along a run, at every step or at the recorded synchronizations."""
 
 from __future__ import annotations

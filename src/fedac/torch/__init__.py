@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FedAc for PyTorch: optimizers, and a synchronizer that averages processes every K steps.
 
 Examples

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Agreement between processes: checks that they match, and a common initial state."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Any PyTorch optimizer as the local rule of a method: its parameters are averaged and served.
 
 The user's optimizer takes the local steps. Hooks count them here and create the state of a

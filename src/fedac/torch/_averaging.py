@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weighted means over all workers by one all-reduce, in flat buffers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints of a distributed run; `fedac.federation.checkpoint` has the envelope.
 
 A checkpoint holds the server's view of every parameter, the settings by group, steps, rounds,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Communication between workers: collectives, and clear errors if a process is lost or differs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Means of compressed messages, which all workers gather.
 
 Each sequence is one vector of the message, a concatenation of all parameters, as in the simulator.

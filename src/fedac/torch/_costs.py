@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Costs of a round: bytes between processes, and seconds on a link."""
 
 from __future__ import annotations

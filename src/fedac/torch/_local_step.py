@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Local steps: linear combinations of many tensors, in place and in few passes over memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The local steps of an algorithm as a PyTorch optimizer: `LocalOptimizer`, `FedAc`, `LocalSGD`.
 
 While training, the parameters hold w_md, where the next gradient is taken. `eval` replaces it by

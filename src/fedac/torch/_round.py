@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The end of a round in PyTorch, from top to bottom: `Rounds.end_round`.
 
 The user's loop takes the local steps of a round. Then every worker leaves it with a message, the

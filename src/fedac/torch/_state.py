@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Optimizer state: an algorithm's sequences for every parameter, saved and loaded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`synchronize` and its `Synchronizer`: averaging over all processes every K steps."""
 
 from __future__ import annotations

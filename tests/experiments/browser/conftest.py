@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A report, opened in Chromium."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report of a comparison in a real browser."""
 
 from __future__ import annotations

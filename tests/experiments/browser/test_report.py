@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report in a real browser: what a reader sees, clicks and types."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Local rules: the steps of a client between two synchronizations."""

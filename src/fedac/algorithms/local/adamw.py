@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AdamW as a local rule (arXiv 1711.05101): DiLoCo's inner optimizer.
 
 A client keeps its moments between its rounds, as DiLoCo does, and sends only w. The step is not

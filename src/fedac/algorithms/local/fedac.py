@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FedAc, the algorithm of the paper (label alg:fedac): its update, and its three couplings."""
 
 from __future__ import annotations

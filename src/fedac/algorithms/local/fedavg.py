@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FedAvg, also known as Local SGD (label alg:fedavg), with its two outputs, and FedProx."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Local rules with two sequences: momenta, generalized primal averaging, dual averaging."""
 
 from __future__ import annotations

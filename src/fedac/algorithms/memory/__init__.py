@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memories: vectors that a client keeps between its rounds."""

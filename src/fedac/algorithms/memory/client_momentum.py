@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FedCM: momentum of the server inside the clients' steps (arXiv 2106.10874).
 
 The server broadcasts D, the mean gradient that the clients of the last round stepped along, and

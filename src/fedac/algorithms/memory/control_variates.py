@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Control variates: SCAFFOLD when the local rule is SGD (arXiv 1910.06378).
 
 Client m keeps c_m, the mean of its gradients in its last round. The server keeps c, the weighted

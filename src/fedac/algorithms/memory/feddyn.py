@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FedDyn: dynamic regularization (arXiv 2111.04263).
 
 In round r client m minimizes f_m(y) - <h_m, y> + a/2 |y - x|^2 by local steps, and then updates

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Local momentum: clients send only the first sequence of a rule and keep its other sequences.
 
 A client stores each of them as an offset from the value it would have in a run that starts at the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The state of a local rule at the end of a round: reset, or averaged like the parameters.
 
 Without these pieces AdamW's moments stay on the client, and momentum is averaged. `local` keeps

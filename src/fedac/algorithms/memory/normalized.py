@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FedNova: normalized averaging, for clients with different numbers of steps (arXiv 2007.07481)."""
 
 from __future__ import annotations

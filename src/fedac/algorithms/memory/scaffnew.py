@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scaffnew, also known as ProxSkip for local steps (arXiv 2202.09357).
 
 Client m keeps a control variate h_m and the point y_m that it sent. At the next broadcast x it

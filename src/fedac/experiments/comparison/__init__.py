@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare methods by measurement, in rounds, megabytes and seconds, with equal tuning.
 
 A `Question` goes to a `Study`. Its tuner proposes settings, the sweep runs them, and the curves of

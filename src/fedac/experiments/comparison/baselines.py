@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Baselines without local steps: L-BFGS and accelerated gradient descent on full gradients.
 
 A round is one gradient of F and its value. All clients are present: each receives one vector, takes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calibration of a plan: a comparison of the paper's algorithms on the data.
 
 It translates a plan (M workers that draw from all rows, T steps or a target, the cost of a round in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines of Python that run a compared method in PyTorch and in Flower."""
 
 from __future__ import annotations

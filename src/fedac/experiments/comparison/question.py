@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The question of a comparison: its options, completed and checked."""
 
 from __future__ import annotations

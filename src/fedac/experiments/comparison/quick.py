@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A quick comparison of a network: as long as this machine's speed allows.
 
 The size is chosen once for a folder and kept in it, so that an interrupted comparison resumes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files of a comparison: HTML report, figure and tables."""
 
 from __future__ import annotations

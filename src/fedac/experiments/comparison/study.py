@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The study that answers a question: tune every method, then repeat the winners on fresh seeds.
 
 Every method gets the same number of tries. The search starts with a coarse grid of step sizes. Then

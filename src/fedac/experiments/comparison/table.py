@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The result of a comparison: curves of single runs, rows over fresh seeds, and the verdict.
 
 A row is one method with one K and one wire format. Its numbers are geometric means over the fresh

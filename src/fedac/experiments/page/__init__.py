@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """HTML pages in one file that loads nothing else, for the reports of sweeps and comparisons.
 
 A report has its own folder with ``intro.html``, ``main.html`` and scripts in ``js``. Template,

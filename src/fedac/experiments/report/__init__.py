@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report of a sweep: a store as one HTML file that needs no network.
 
 `page_data` computes its small tables, and `fedac.experiments.page` assembles it from

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo: a comparison on digits split by label, then the paper's headline."""
 
 from __future__ import annotations

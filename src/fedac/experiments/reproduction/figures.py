@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The paper's seven figures: suboptimality over M with a panel per K, or over K with one per M."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The figure of the instability theorem: two runs separate, and the curvature that does it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The published numbers of the paper's authors, and our runs compared with them."""
 
 from __future__ import annotations

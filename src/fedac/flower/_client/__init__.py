@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client of a federation: its round, its memory, its local steps."""

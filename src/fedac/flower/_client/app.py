@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`client_app` builds a ClientApp from two functions; `tell_number` is for your own ClientApp."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client's round: receive, enter, local steps, leave, compress, keep the memory, reply."""
 
 from __future__ import annotations

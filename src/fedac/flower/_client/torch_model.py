@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch models in a federation: their arrays, `TorchModel`, and custom training loops."""
 
 from __future__ import annotations

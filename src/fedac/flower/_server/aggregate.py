@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Aggregate the clients' replies.
 
 The mean, and three rules that resist bad clients:

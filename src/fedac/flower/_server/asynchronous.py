@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asynchronous rounds: nodes work at their own pace, the server steps after every Z good replies.
 
 A node has one message at a time. It starts from the server's version of that moment; its reply

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A federation's checkpoint: one NumPy archive with a JSON header, read without pickle."""
 
 from __future__ import annotations

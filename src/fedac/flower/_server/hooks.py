@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flower's hooks of a round: configure, check replies, take the mean, serve.
 
 `fedac.flower._server.round` calls them round after round. A subclass may override any of them, and

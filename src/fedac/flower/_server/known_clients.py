@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the server knows about its clients: ids, examples, and which memory each of them has.
 
 Flower draws new node ids for every run, but a client's ``partition-id`` stays the same. Clients are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options of a strategy, checked before any node is asked."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flower strategies that wrap one of ours, such as differential privacy.
 
 Their own `start` is Flower's loop, which has no quorum, retries, checkpoints or sequences. So

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check every reply before it is used: nothing that a client sends is trusted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The result of a federation: the model and its history; or too few good replies."""
 
 from __future__ import annotations

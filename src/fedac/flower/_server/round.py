@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rounds of a federation: configure, wait, check and aggregate, evaluate, save.
 
 Flower's own loop has no retries, quorum, checkpoints or history. This one has, and calls the same

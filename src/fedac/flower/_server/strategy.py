@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The strategies: any algorithm with local steps as a Flower strategy that survives bad clients."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Deadlines: how long a round waits for nodes and for their replies."""
 
 from __future__ import annotations

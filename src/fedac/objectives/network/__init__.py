@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks: any `torch.nn.Module` with its data and loss, as an objective on flat parameters."""
 
 from importlib.util import find_spec

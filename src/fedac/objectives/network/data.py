@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of a network as tensors: what users pass as inputs, targets or labels, checked."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replacement layers: dropout that repeats, and faster pooling."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A network as an objective: checks of what the user gives, and the interface to the engines."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A network on a device: its parameters and buffers as parts of flat vectors, and its losses."""
 
 from __future__ import annotations

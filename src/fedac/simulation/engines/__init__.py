@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The list of engines, and the choice among them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The protocol that engines implement.
 
 An engine is a module with two functions. `fedac.simulation.engines` tries the engines in the order

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The linear engine on a Ray cluster: actors on all nodes share the strands of a round.
 
 Every actor holds the data and runs a range of strands, in proportion to the cores of its node. It

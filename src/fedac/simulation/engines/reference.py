@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference engine: the algorithms as printed, dense, float64, all clients side by side.
 
 Tests compare the fast engine with it, and benchmarks measure speed against it.

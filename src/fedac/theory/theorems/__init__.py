@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All convergence theorems: label, conditions, rate, step size and bound."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A theorem as a frozen record of its conditions and formulas, and the step size that suits it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convergence of FedAc-I and FedAc-II.
 
 Theorems fedaci:full, fedacii:a1:full and fedacii:a2:full (strongly convex), fedaci:a1:gcvx,

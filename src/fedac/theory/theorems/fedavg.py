@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convergence of FedAvg.
 
 Proposition fedavg:a1 and theorem fedavg:a2:full (strongly convex), fedavg:a1:gcvx and theorem

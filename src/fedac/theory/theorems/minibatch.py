@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Minibatch SGD, accelerated minibatch SGD and accelerated SGD on one worker, for comparison.
 
 The paper does not state these results; labels are ours. The minibatch methods take T/K steps of M K

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fast engine for linear models, from `simulate` to the kernel. Names are files of this folder.
 
 **Lanes.** A lane is one run: an algorithm with its hyperparameters, so with one step size. All

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rounds of methods with their own `enter` and `leave`, and the memories of their clients.
 
 Such a client starts from its own state, so clients share nothing but the data. All coefficients are

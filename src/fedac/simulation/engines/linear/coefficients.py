@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The coefficients of algorithms: kernels know nothing else about them.
 
 The package's docstring derives c, A and b, with ``w_md = c.S`` and ``S' = A S + b g``, and the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers and minibatches on dense rows of many lanes, by matrix products near the peak speed.
 
 Within a block of steps a worker moves only along the rows it draws. Its margins need the start

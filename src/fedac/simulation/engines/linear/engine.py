@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fast engine: first a warm-up that compiles, then the rounds.
 
 The package's docstring (`__init__.py`) explains how the parts fit together.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asynchronous rounds: what the server sent to the clients at work, and rounds of plain methods.
 
 The members of a server step started from different versions. Their messages count by their moves,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A linear model as the kernels see it (rows, targets, loss, l2 term), and its evaluation."""
 
 from __future__ import annotations

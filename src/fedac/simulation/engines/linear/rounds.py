@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups of lanes, and their rounds: local steps, or one step on all samples of the round."""
 
 from __future__ import annotations

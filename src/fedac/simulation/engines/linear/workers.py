@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The local steps of a round: workers streamed through the kernels, shared among threads.
 
 Workers may draw the same rows many times in a round. Until Y is folded, a worker moves only along

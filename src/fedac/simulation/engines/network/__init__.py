@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The network engine: any `torch.nn.Module`, all lanes and clients of a round as flat tensors.
 
 - The state of a client is a tensor (lanes, clients, parameters) for each vector of the algorithm,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints of long simulations: a file from which the same call continues.
 
 The file has the server's state of all lanes, what clients keep, and the records so far. It is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rounds of networks: lanes and clients as flat tensors, clients in chunks, on any device."""
 
 from __future__ import annotations

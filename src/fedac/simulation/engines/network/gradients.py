@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of many models at once: the two back ends of the network engine.
 
 A back end is called with points W of shape (lanes, clients, parameters), buffers of the same

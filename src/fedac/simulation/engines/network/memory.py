@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Vectors that every client keeps between its rounds, on the host or in a file; freed memory."""
 
 from __future__ import annotations

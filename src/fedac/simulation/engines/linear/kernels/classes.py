@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows with a margin for each of C classes, as softmax regression has them.
 
 A state has C numbers per column of the data where other models have one: coordinate ``j * C + c``

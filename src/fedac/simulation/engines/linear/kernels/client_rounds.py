@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiled loops of methods with their own `enter` and `leave`.
 
 A client enters with combinations of the broadcast and its memory, takes its steps like any worker,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Between the engine and its kernels: how kernels are compiled and kept, and their arguments."""
 
 # mypy: disallow-untyped-calls=False, warn-return-any=False

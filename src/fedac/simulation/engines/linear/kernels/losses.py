@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The losses of `fedac.objectives.losses`, compiled for the vectors of the kernels."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Access to the entries of rows: sparse ones, sparse ones of ones, and dense ones."""
 
 import numpy as np

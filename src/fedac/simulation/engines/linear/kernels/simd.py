@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small vector type for Numba: a fixed number of lanes in the processor's SIMD registers.
 
 Numba does not vectorize across the lanes of our states by itself, so we give it a type whose

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The compiled inner loops: local steps of streamed workers, and minibatch gradients.
 
 Layout: a state of S sequences and V lanes over d coordinates is one flat array, element
