@@ -36,7 +36,7 @@ Next, about a minute each:
   your own table    fedac compare --quick --dataset hospitals.csv --label COLUMN --client COLUMN
   a network         fedac compare --quick --model 'mlp(32)' --dataset digits --clients 20 \\
                         --split label --test 0.2 --target 'accuracy 0.9' --link home
-                    (needs PyTorch: pip install '.[torch]' in a checkout)"""
+                    (needs PyTorch: pip install torch)"""
 STAND_IN = "synthetic-dense"
 # A dense step costs a hundred times as much as one on a9a; 128 workers take minutes.
 STAND_IN_WORKERS = 128
