@@ -100,7 +100,7 @@ class TwoNodes:
 @pytest.fixture(scope="session")
 def two_nodes() -> Iterator[TwoNodes]:
     """Give a cluster of two nodes, which ends with the tests."""
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedac[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: make install")
     # Sockets are in here, and their names must be short.
     folder = tempfile.mkdtemp(prefix="fedac-ray-")
     # Ray would else replace 127.0.0.1 by the address of the machine, and tell other tests of us.

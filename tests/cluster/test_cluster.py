@@ -13,7 +13,7 @@ import pytest
 
 import fedac
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedac[ray]'")
+pytest.importorskip("ray", reason="Ray is not installed: make install")
 pytestmark = pytest.mark.slow
 
 # 127.0.0.1 as Linux prints it, in IPv4 and in IPv6.

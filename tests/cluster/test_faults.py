@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedac[ray]'")
+pytest.importorskip("ray", reason="Ray is not installed: make install")
 pytestmark = pytest.mark.slow
 
 # Prints how far it is, then how it ended.

@@ -28,7 +28,7 @@ def test_the_reference_engine_is_refused():
 
 
 def test_what_only_the_reference_engine_can_run_is_refused():
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedac[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: make install")
     with pytest.raises(InputError, match=r"needs a linear model .* on one machine, use engine="):
         simulate(NoisyQuadratic([1.0], sigma=0.1), "fedavg", on="ray", **OPTIONS)
 

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedac[ray]'")
+pytest.importorskip("ray", reason="Ray is not installed: make install")
 pytestmark = pytest.mark.slow
 
 COMMAND = "from fedac.cli import main; import sys; main(sys.argv[1:])"

@@ -13,7 +13,7 @@ import pytest
 
 from fedac.errors import NotAcceleratedWarning, StepSizeWarning
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedac[ray]'")
+pytest.importorskip("ray", reason="Ray is not installed: make install")
 pytestmark = pytest.mark.slow
 
 FILE = Path(__file__).with_name("scenarios.py")

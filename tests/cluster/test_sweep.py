@@ -16,7 +16,7 @@ from fedac.experiments.export import write_csv
 from fedac.experiments.grid import make_grid
 from fedac.experiments.store import Store
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedac[ray]'")
+pytest.importorskip("ray", reason="Ray is not installed: make install")
 pytestmark = pytest.mark.slow
 
 GRID = make_grid(
@@ -177,7 +177,7 @@ for place, where in (("here", {"jobs": 1}), ("there", {"on": "ray"})):
 
 
 def test_networks_on_two_nodes(two_nodes, tmp_path):
-    pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'fedac[torch]'")
+    pytest.importorskip("torch", reason="PyTorch is not installed: make install")
     *_, here, there = two_nodes.run(NETWORK, tmp_path).splitlines()
     assert (here, there) == ("8", "8")
     assert read(tmp_path / "here") == read(tmp_path / "there")
@@ -216,7 +216,7 @@ def make(shape, outputs):
 
 
 def test_a_model_that_the_nodes_do_not_have(two_nodes, tmp_path):
-    pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'fedac[torch]'")
+    pytest.importorskip("torch", reason="PyTorch is not installed: make install")
     (tmp_path / "model_on_ray.py").write_text(OWN_MODEL)
     values = 'dataset="synthetic", l2=1e-2, algorithms="own_on_ray:mine", workers=4'
     assert values in OWN_SWEEP

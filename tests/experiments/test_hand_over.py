@@ -113,7 +113,7 @@ def test_the_lines_for_pytorch_run_as_simulated(method):
 @pytest.mark.parametrize("method", METHODS)
 def test_the_line_for_flower_runs_as_simulated(method, monkeypatch):
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
-    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
+    pytest.importorskip("flwr", reason="Flower is not installed: make install")
     from fedac.flower import InProcessGrid, LocalStrategy, TorchModel, client_app, torch_arrays
 
     names = {"LocalStrategy": LocalStrategy, "fedac": fedac}
@@ -151,7 +151,7 @@ def test_the_line_for_flower_runs_as_simulated(method, monkeypatch):
 @pytest.mark.parametrize("method", METHODS)
 def test_options_that_are_not_the_default_are_handed_over(method, wire, monkeypatch):
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
-    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
+    pytest.importorskip("flwr", reason="Flower is not installed: make install")
     from fedac.flower import LocalStrategy
 
     said = lines(method, wire, clients=40, participation=0.25, weighting="uniform", batch=8)

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: make install")
 
 from fedac.flower._server.aggregate import RULES, Aggregation, clip
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: make install")
 
 from flwr.app import ArrayRecord, MessageType
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: make install")
 
 pytestmark = pytest.mark.slow
 

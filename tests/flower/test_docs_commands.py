@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: make install")
 
 ROOT = Path(__file__).parents[2]
 # An environment variable of every process that a test starts.

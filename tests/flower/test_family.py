@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: make install")
 
 from flwr.app import ArrayRecord
 

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: make install")
 
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from hypothesis import HealthCheck, given, settings

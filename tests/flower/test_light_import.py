@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: make install")
 
 CLIENT = """
 import sys, tempfile

@@ -8,7 +8,7 @@ import logging
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: make install")
 
 from dataclasses import replace
 from functools import partial

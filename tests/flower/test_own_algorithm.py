@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: make install")
 
 from fedac.algorithms import FEDAC_I, FEDAVG, Algorithm
 from fedac.algorithms.hyperparameters import Hyperparameters

@@ -16,8 +16,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'fedac[torch]'")
+pytest.importorskip("flwr", reason="Flower is not installed: make install")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make install")
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "flower-quickstart.md"

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedac[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: make install")
+pytest.importorskip("ray", reason="Ray is not installed: make install")
 
 # In a process of its own, because Ray cannot be restarted. One Ray serves three runs.
 SIMULATION = """

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
-pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'fedac[torch]'")
+pytest.importorskip("flwr", reason="Flower is not installed: make install")
+pytest.importorskip("torch", reason="PyTorch is not installed: make install")
 
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict

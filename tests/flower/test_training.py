@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import two_clients
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
-pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'fedac[torch]'")
+pytest.importorskip("flwr", reason="Flower is not installed: make install")
+pytest.importorskip("torch", reason="PyTorch is not installed: make install")
 
 import torch
 from flwr.clientapp import ClientApp
