@@ -11,6 +11,7 @@ only operators that both NumPy arrays and compiled kernels support.
 
 from __future__ import annotations
 
+from collections.abc import MutableSequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -150,7 +151,7 @@ def start_draws(seed: int, starts: npt.ArrayLike) -> npt.NDArray[np.uint64]:
         return np.asarray(mix(mix(key + np.asarray(starts).astype(np.uint64) * GOLDEN)))
 
 
-def take(idle: list[T], place: int) -> T:
+def take(idle: MutableSequence[T], place: int) -> T:
     """Remove and return an entry; the last one moves to its place.
 
     >>> idle = ["a", "b", "c"]

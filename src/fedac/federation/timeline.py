@@ -30,6 +30,7 @@ its end is lost. The modes:
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -393,7 +394,9 @@ def _buffered(
     usual = durations.of(everyone, steps, np.ones(M)).tolist()
     transfer = int(_nanoseconds(np.array(durations.transfer)))
     always, spread = availability.is_always, bool(work.link.stragglers)
-    idle = list(range(M))  # a client that leaves is replaced by the last one
+    # A client that leaves is replaced by the last one. In a list of a million numbers, every
+    # look-up would wait for memory twice.
+    idle = array("q", range(M))
     waiting: list[tuple[int, int, int]] = []  # end, client and number of the works under way
     client: list[int] = []
     version: list[int] = []
@@ -417,7 +420,8 @@ def _buffered(
             if first and len(idle) < MANY:
                 break
             places = draw_from(draws[start], np.arange(first, last)) % np.uint64(len(idle))
-            here = availability.are_here(np.array([idle[place] for place in places]), now)
+            some = np.frombuffer(idle, np.int64)[places.astype(np.int64)]
+            here = availability.are_here(some, now)
             if here.any():
                 return int(places[here.argmax()])
         left = np.flatnonzero(availability.are_here(np.array(idle), now))
