@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -258,7 +259,7 @@ def test_a_long_comparison_is_announced(fedac, monkeypatch):
     [
         (),
         ("--workers", 8, "--wire", "int8"),
-        ("--mode", "buffer(3)", "--methods", "fedavg"),
+        ("--mode", "rounds,buffer(3)", "--methods", "fedavg", "--participation", 6),
         ("--methods", "lbfgs,diloco", "--split", "dirichlet(0.3)", "--batch", 2),
     ],
 )
@@ -267,7 +268,9 @@ def test_the_line_that_runs_the_winner_does(fedac, more):
     if "--workers" in more:
         small = [word for word in small if word not in ("--clients", 10)]
     code, out, _ = fedac(*small)
+    assert ("at its best K and mode" in " ".join(out.split())) == ("--mode" in more)
     (line,) = re.findall("^To run it: fedac (.*)$", out, re.MULTILINE)
+    assert ("--participation 6 " in line) == ("--participation" in more)
     found = json.loads(fedac(*small, "--json").out)["rows"]
     row = next(row for row in found if row["method"] != "lbfgs")
     code, out, _ = fedac(*shlex.split(line), "--json")
@@ -319,3 +322,15 @@ def test_bad_input(assert_refused, options, saying, tmp_path):
 
 def test_a_file_in_place_of_a_folder(assert_refused, write):
     assert_refused(*SMALL, "--out", write(b"x"), saying="--out takes a writable folder")
+
+
+@pytest.mark.parametrize(
+    ("few", "said"), [(20, "sooner, 20 of 50 rounds, about"), (50, "sooner, about")]
+)
+def test_what_a_quick_comparison_leaves_out(few, said):
+    from fedac.cli.compare import _left_out
+
+    quick = SimpleNamespace(spec=SimpleNamespace(rounds=few))
+    usual = SimpleNamespace(spec=SimpleNamespace(rounds=50), tuning_seeds=(1, 2, 3))
+    assert said in _left_out(quick, usual)
+    assert _left_out(quick, usual).endswith("one seed instead of 3; --rounds 50 turns this off")

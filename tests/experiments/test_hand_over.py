@@ -199,6 +199,37 @@ def test_what_is_said():
     assert lines("adamw+cv") == [SIMULATOR_ONLY]
 
 
+@pytest.mark.parametrize(
+    ("mode", "options", "given"),
+    [
+        ("buffer(5)", {"clients": 10}, 'min_nodes=10, mode="buffer(5)"'),
+        (
+            "buffer(5)", {"clients": 40, "participation": 0.2},
+            'min_nodes=8, concurrency=8, mode="buffer(5)"',
+        ),
+        (
+            "deadline(1.4s)", {"clients": 40, "participation": 10, "oversample": 1.3},
+            'sample=10, mode="deadline(1.4s)", oversample=1.3',
+        ),
+        ("until(2s)", {"clients": 10}, 'weighting="examples"'),
+    ],
+)  # fmt: skip
+def test_the_mode_is_handed_over(mode, options, given, monkeypatch):
+    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
+    pytest.importorskip("flwr", reason="Flower is not installed: make install")
+    from fedac.flower import LocalStrategy
+
+    row = replace(make_row("scaffold"), mode=mode)
+    said = hand_over(row, Spec(model="mlp", batch=8, **options))
+    (line,) = code(said, "strategy = ")
+    assert line.endswith(f"{given})")
+    names = {"LocalStrategy": LocalStrategy}
+    exec(line, names)
+    assert str(names["strategy"].mode) == ("rounds" if mode == "until(2s)" else mode)
+    assert f"PyTorch has no {mode}: its rounds wait for all processes." in said
+    assert any(line.startswith("Flower has no until") for line in said) == (mode == "until(2s)")
+
+
 def test_a_method_of_the_users_own_is_composed():
     method, name = "fedac.algorithms:FEDAC_II+cv+nesterov(1,0.3)", "fedac-ii+cv+nesterov(1,0.3)"
     row = replace(make_row("fedac-ii"), method=method, algorithm=name)

@@ -118,6 +118,7 @@ def test_a_link_reads_what_it_writes() -> None:
         *LINKS.values(),
         Link.parse("up=1.5MB/s down=300kbit"),
         Link.parse("latency=1.1ms row=0.3us"),
+        Link(gradient=1.0, speeds=[1, 2.5, 4]),
     ):
         text = str(link)
         if "unlimited" not in text:
@@ -146,6 +147,9 @@ def test_a_link_reads_what_it_writes() -> None:
         ("up=1Mbit up=2Mbit", "gives up twice"),
         ("stragglers=normal(1)", "stragglers must be lognormal"),
         ("stragglers=lognormal(-1)", "stragglers must be lognormal"),
+        ("home speeds=1,1,4", r"or a number per client, such as \[1, 1, 4\]; got '1'"),
+        ("speeds=[1,fast]", r"a number per client, such as \[1, 1, 4\], got '\[1,fast\]'"),
+        ("speeds=[1,0]", "a client's speed must be a finite number above 0"),
     ],
 )
 def test_bad_links(text, error) -> None:

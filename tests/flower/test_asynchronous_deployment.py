@@ -28,7 +28,8 @@ def make_app(folder: Path, options: str) -> Path:
     shutil.copytree(ROOT / "examples/flower_app", app)
     sleep = f"    time.sleep({SECONDS} * (10 if part == {SLOW} else 1))\n    return"
     for name, old, new in (
-        ("server_app.py", 'quorum=int(config["quorum"]),', options),
+        ("server_app.py", 'quorum=int(config["quorum"]) or None,', ""),
+        ("server_app.py", 'mode=str(config["mode"]),', options),
         ("client_app.py", "    return", sleep),
         ("client_app.py", "from flwr", "import time\n\nfrom flwr"),
     ):

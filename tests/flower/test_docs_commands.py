@@ -131,6 +131,8 @@ def test_the_secured_federation_of_the_docs(script, bash):
         assert port in commands
         commands = commands.replace(port, str(script["free_port"]()))
     folder, output = bash(commands)
+    history = pd.read_csv(folder / "federation/asynchronous/history.csv")
+    assert history["good"].tolist() == [1, 1, 1, 1], output
     history = pd.read_csv(folder / "federation/result/history.csv")
     assert history["good"].tolist() == [2, 2], output
     assert history["loss"].iloc[-1] < 0.69

@@ -157,7 +157,7 @@ def test_a_restart_script_needs_no_if(federation, vector, tmp_path):
     assert {number for number, _ in grid.asked} == {3, 4, 5}
     np.testing.assert_array_equal(vector(again.arrays), vector(federation.run(rounds=5).arrays))
     for wrong in ({"resume": True}, options | {"resume_from": path}):
-        with pytest.raises(InputError, match=r"resume=True continues from checkpoint=\.\.\."):
+        with pytest.raises(InputError, match=r"resume=True needs checkpoint=\.\.\."):
             federation.run(rounds=5, **wrong)
 
 

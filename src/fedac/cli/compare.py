@@ -31,7 +31,8 @@ QUICK = {
     "methods": ["fedavg", "fedavgm", "fedadam", "scaffold", "fedac-i"], "local_steps": (8,),
     "rounds": 50, "tries": 6, "repeats": 2,
 }  # fmt: skip
-SOONER = "--quick, --dry-run, fewer --methods or --rounds are faster"
+SOONER = "--quick, fewer --methods or --rounds are faster; --dry-run only predicts the time"
+QUICKER = "fewer --methods or --rounds are faster"
 
 
 @click.command("compare", cls=options.Command)
@@ -113,7 +114,7 @@ def compare_command(
         if dry_run:
             _print_forecast(study.question, forecast, as_json=as_json)
             return
-        console.notice_long(seconds, SOONER)
+        console.notice_long(seconds, QUICKER if quick else SOONER)
     with open_store(out) as store, console.stoppable("compare", store if out else None):
         found = answer_with_bars(study, store, long=seconds > console.LONG, **where)
     console.notice_disguised(found.disguised, found.runs)
@@ -140,11 +141,16 @@ def _left_out(quick: Question, usual: Question) -> str:
     from fedac.experiments.comparison.question import MOST_ROUGH_RECORDS
 
     return (
-        f"to answer sooner: {quick.spec.rounds} of {usual.spec.rounds} rounds, about "
+        f"to answer sooner, {_rounds_left(quick, usual)}about "
         f"{MOST_ROUGH_RECORDS} records of a run, and settings tried on one seed instead of "
         f"{len(usual.tuning_seeds)}; "
-        f"--rounds {usual.spec.rounds} leaves nothing out"
+        f"--rounds {usual.spec.rounds} turns this off"
     )
+
+
+def _rounds_left(quick: Question, usual: Question) -> str:
+    few, all_of_them = quick.spec.rounds, usual.spec.rounds
+    return "" if few == all_of_them else f"{few} of {all_of_them} rounds, "
 
 
 def _print_forecast(question: Question, forecast: Forecast, *, as_json: bool) -> None:
@@ -213,8 +219,11 @@ def _print_comparison(found: Comparison) -> None:
     names = [name for name in METRIC_FORMATS if name != "loss"]
     tested = [name for name in names if any(name in row.metrics for row in rows)]
     some, what = spec.participation != 1, "F - F*" if spec.model is None else "training loss"
+    best_at = "K and mode" if len(found.question.modes) > 1 else "K"
+    each = "K in each mode" if len(found.question.modes) > 1 else "K"
     notes = [
-        f"Each method at its best K, after {spec.tries} tries for each K. Geometric mean of "
+        f"Each method at its best {best_at}, after {spec.tries} tries for each {each}. "
+        f"Geometric mean of "
         f"{spec.repeats} fresh seeds; brackets: 90% prediction interval for the mean of "
         f"another {spec.repeats}. {what[0].upper()}{what[1:]}: mean of the last {LAST:.0%} of the "
         "records."

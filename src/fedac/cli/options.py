@@ -175,7 +175,8 @@ def typed_command(
     for each in ctx.command.params:
         if each.name and is_typed(ctx, each.name) and (names is None or each.name in names):
             value = ctx.params[each.name]
-            words += [each.opts[0]] if value is True else [each.opts[0], str(value)]
+            text = f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
+            words += [each.opts[0]] if value is True else [each.opts[0], text]
     return shlex.join(words)
 
 

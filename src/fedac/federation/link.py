@@ -106,8 +106,10 @@ class Link:
         --------
         >>> print(Link.parse("wan gradient=10ms"))
         latency=50ms up=200Mbit down=200Mbit gradient=10ms row=20us
+        >>> Link.parse("gradient=50ms speeds=[1, 1, 4]").speeds
+        (1.0, 1.0, 4.0)
         """
-        words = re.findall(r"[^\s,]+", text)
+        words = re.findall(r"\w+=\[[^\]]*\]|[^\s,]+", text)
         if not words:
             raise InputError(
                 f"a link is {', '.join(LINKS)}, or numbers such as 'latency=50ms up=20Mbit'"
@@ -122,7 +124,7 @@ class Link:
                 raise unknown_name("part of a link", name, known)
             if name in values:
                 raise InputError(f"the link '{text}' gives {name} twice")
-            values[name] = value
+            values[name] = _parse_speeds(value) if name == "speeds" else value
         link = replace(link, **values)
         if link.is_free:
             raise InputError(f"the link '{text}' has zero cost: set latency, gradient or row")
@@ -276,6 +278,19 @@ def _listed(speeds: Sequence[float]) -> str:
     return f"[{', '.join(f'{speed:.12g}' for speed in speeds)}]"
 
 
+def _parse_speeds(text: str) -> str | list[float]:
+    """Return the numbers of "[1, 1, 4]"; another text, such as "lognormal(1)", as it is."""
+    if not text.startswith("["):
+        _spread("speeds", text)
+        return text
+    try:
+        return [float(number) for number in re.split(r"[\s,]+", text.strip("[] "))]
+    except ValueError:
+        raise InputError(
+            f"speeds is lognormal(s) or a number per client, such as [1, 1, 4], got '{text}'"
+        ) from None
+
+
 def _spread(name: str, given: str) -> float:
     """Return s of "lognormal(s)", or 0 if nothing is given."""
     if not given:
@@ -286,7 +301,8 @@ def _spread(name: str, given: str) -> float:
             return require_nonnegative("s", s)
     except ValueError:
         pass
-    raise InputError(f"{name} must be lognormal(s) with s >= 0, got '{given}'")
+    numbers = ", or a number per client, such as [1, 1, 4]" if name == "speeds" else ""
+    raise InputError(f"{name} must be lognormal(s) with s >= 0{numbers}; got '{given}'")
 
 
 def parse_seconds(name: str, text: str) -> float:

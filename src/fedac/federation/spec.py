@@ -232,7 +232,8 @@ class CostOptions:
     link: str = _option(
         "wan",
         "What a round costs in seconds: datacenter, wan, home, phone, or numbers such as "
-        "'latency=50ms up=20Mbit down=100Mbit gradient=2ms row=20us stragglers=lognormal(0.5)'.",
+        "'latency=50ms up=20Mbit down=100Mbit gradient=2ms row=20us stragglers=lognormal(0.5)'. "
+        "Clients of different speed: speeds=lognormal(1), or speeds=[1,1,4], a factor per client.",
         stored=False,
     )
 

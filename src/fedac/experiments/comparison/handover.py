@@ -11,6 +11,7 @@ from fedac.algorithms.parsing import find_algorithm, split_names
 from fedac.errors import InputError
 from fedac.federation.compression import FLOAT32
 from fedac.federation.federation import taking_part
+from fedac.federation.mode import Mode
 from fedac.federation.spec import FULL, Spec
 from fedac.validate import parse_piece
 
@@ -54,8 +55,9 @@ def hand_over(row: Row, spec: Spec) -> list[str]:
     weighting = ', weighting="examples"' if by_rows else ""
     examples = ", examples=len(dataset)" if by_rows else ""
     wire = "" if row.wire == FLOAT32 else f', wire="{row.wire}"'
-    sample = _sample(spec)
-    federated = f"local_steps={K}{mu}{weighting}{sample}{wire}"
+    mode, sample = Mode.parse(row.mode), _sample(spec)
+    nodes = _places(mode, spec) if mode.is_asynchronous else sample
+    federated = f"local_steps={K}{mu}{weighting}{nodes}{_waiting(mode, spec)}{wire}"
     lines = [
         f"To run it {how} in PyTorch (fedac.torch):",
         f"optimizer = {optimizer}",
@@ -71,10 +73,14 @@ def hand_over(row: Row, spec: Spec) -> list[str]:
         )
     if sample:
         lines.append("PyTorch has no client sampling: all processes train in every round.")
+    if mode.kind != "rounds":
+        lines.append(f"PyTorch has no {mode}: its rounds wait for all processes.")
     lines += [
         "In Flower (fedac.flower):",
         f"strategy = LocalStrategy({method}, eta={lr}, {federated})",
     ]
+    if mode.kind == "until":
+        lines.append(f"Flower has no {mode}: let the clients' own loops end by the clock.")
     if full:
         lines.append("Clients with a loop of their own pass full_gradient to local_training.")
     if spec.epochs is not None:
@@ -146,3 +152,21 @@ def _sample(spec: Spec) -> str:
     if share == 1 or (M is not None and taking_part(share, M) is None):
         return ""
     return f", sample={share:g}" if share < 1 else f", sample={int(share)}"
+
+
+def _places(mode: Mode, spec: Spec) -> str:
+    """Return Flower's options for the nodes at work in asynchronous rounds."""
+    share, M = spec.participation, spec.workers or spec.clients
+    count = int(share) if share > 1 else None
+    if M is not None:
+        count = taking_part(share, M)
+    nodes = count or M or int(mode.number)
+    return f", min_nodes={nodes}" + (f", concurrency={count}" if count else "")
+
+
+def _waiting(mode: Mode, spec: Spec) -> str:
+    """Return Flower's options for how the server waits; empty for plain rounds."""
+    if mode.kind not in ("deadline", "buffer"):
+        return ""
+    more = mode.kind == "deadline" and spec.oversample != 1
+    return f', mode="{mode}"' + (f", oversample={spec.oversample:g}" if more else "")

@@ -164,7 +164,7 @@ class Options:
         if not isinstance(resume, bool):
             raise InputError(f"resume must be True or False, got {resume!r}; see resume_from")
         if resume and (self.checkpoint is None or resume_from is not None):
-            raise InputError("resume=True continues from checkpoint=...; give that, and no other")
+            raise InputError("resume=True needs checkpoint=..., and no resume_from")
         self.resume = resume
         self.resume_from = None if resume_from is None else Path(resume_from)
         text = not_accelerated(
@@ -191,11 +191,11 @@ class Options:
                 raise InputError("concurrency is for mode='buffer(10)'; rounds have sample")
             return
         for name, instead in (
-            ("sample", "concurrency, the number of nodes at work"),
-            ("quorum", "the number in mode: the server steps when it has so many good replies"),
+            ("sample", f"with mode='{mode}' use concurrency=..., the number of nodes at work"),
+            ("quorum", f"mode='{mode}' itself sets how many replies a step needs: omit quorum"),
         ):
             if getattr(self, name) is not None:
-                raise InputError(f"{name} is for rounds; mode='{mode}' has {instead}")
+                raise InputError(f"{name} is for rounds; {instead}")
         if isinstance(self.deadline.given, str):
             raise InputError(
                 f"mode='{mode}' needs a deadline in seconds: 'adaptive' follows the slowest reply "

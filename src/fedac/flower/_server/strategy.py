@@ -105,14 +105,17 @@ class LocalStrategy(RoundHooks):
         algorithm, names = self.algorithm, {"messages": self.algorithm.sent}
         names |= {"only broadcast": algorithm.broadcast_only}
         names |= {"client memory": algorithm.memory, "server state": algorithm.server}
+        needed = f"quorum {self.quorum_of(self.min_nodes)} of {self.min_nodes}"
+        if self.mode.is_asynchronous:
+            needed = f"at least {self.min_nodes} nodes to start"
         log.info(
-            "%s: %s%s, %s, %d local steps, quorum %d of %d, deadline %s, %s weights, %s, "
+            "%s: %s%s, %s, %d local steps, %s, deadline %s, %s weights, %s, "
             "replies in %s",
             algorithm.label,
             " ".join(f"{name}={value:g}" for name, value in asdict(self.hp).items()),
             f" (decay by {self.eta.by})" if isinstance(self.eta, Decay) else "",
-            self.mode, self.local_steps, self.quorum_of(self.min_nodes), self.min_nodes,
-            self.deadline, self.weighting, self.aggregation.rule, self.wire,
+            self.mode, self.local_steps, needed, self.deadline, self.weighting,
+            self.aggregation.rule, self.wire,
         )  # fmt: skip
         log.info("%s", "; ".join(f"{k}: {', '.join(v)}" for k, v in names.items() if v))
 
