@@ -34,12 +34,13 @@ $(VENV)/.docs: pyproject.toml
 demo: $(VENV)/.package
 	$(BIN)/fedac demo --out demo
 
+# Threads only wait, spinning, for cores that other processes of the tests are using.
+test quick coverage: export OPENBLAS_NUM_THREADS := 1
+test quick coverage: export OMP_WAIT_POLICY := passive
 test: $(VENV)/.dev
 	$(PYTEST)
 
 # Without what is marked slow: servers, browsers, kills, statistics. Under a minute when warm.
-# Threads of BLAS only wait, spinning, for cores that other processes of the tests are using.
-quick: export OPENBLAS_NUM_THREADS := 1
 quick: $(VENV)/.dev
 	$(PYTEST) -m 'not slow'
 

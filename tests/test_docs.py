@@ -27,15 +27,24 @@ FRONT = [ROOT / "README.md", ROOT / "docs" / "index.md"]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 
 
+def python_blocks(page: Path) -> list[tuple[str, str]]:
+    """Return the blocks of a page, each with the output right below it."""
+    pattern = r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?"
+    return re.findall(pattern, page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_home_has_the_block_of_the_readme() -> None:
+    readme, home = map(python_blocks, FRONT)
+    assert readme == home != []
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if p != FRONT[1]], ids=lambda page: page.name)
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)  # examples may write files
     mpl.use("Agg")
     names: dict[str, object] = {"__name__": page.stem}
-    # An output right below its block is that of the block.
-    pattern = r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?"
-    for block, output in re.findall(pattern, page.read_text(), re.DOTALL):
+    for block, output in python_blocks(page):
         with redirect_stdout(StringIO()) as said:
             exec(compile(block, str(page), "exec", dont_inherit=True), names)
         if output:

@@ -216,7 +216,7 @@ class HelpFormatter(click.HelpFormatter):
         super().write_dl(rows, *args, **settings)
 
 
-class Context(click.Context):
+class WideContext(click.Context):
     """The context of a command."""
 
     def make_formatter(self) -> HelpFormatter:
@@ -229,7 +229,7 @@ class Context(click.Context):
 class WithExamples(click.Command):
     """A command whose help ends with examples."""
 
-    context_class = Context
+    context_class = WideContext
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples of the command."""
