@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -265,6 +266,15 @@ def test_the_verdict_says_fastest_only_of_what_can_be_told(found):
     said = comparison.verdict
     assert (" is the fastest on this link" in said) == (len(level) == 1)
     assert (" are level: 3 seeds cannot separate them." in said) == (len(level) > 1)
+
+
+def test_the_verdict_warns_if_the_winner_leaves_the_target(found):
+    comparison, _, _ = found
+    best = comparison.rows[0]
+    for end, warned in [(0.5, True), (1e-9, False)]:
+        row = replace(best, suboptimality=best.suboptimality._replace(middle=end))
+        said = replace(comparison, rows=(row, *comparison.rows[1:])).verdict
+        assert ("does not stay there (mean suboptimality at the end: 0.5)" in said) == warned
 
 
 def test_the_smallest_record_stands_beside_the_last():

@@ -167,7 +167,10 @@ def _print_forecast(question: Question, forecast: Forecast, *, as_json: bool) ->
     for name in ("methods", "local_steps", "modes", "wire"):
         print(f"{name.replace('_', ' ')}: {', '.join(map(str, found[name]))}")
     print(f"runs: {forecast.runs}, of {spec.rounds} rounds each")
-    print(f"expected time: {console.duration(forecast.seconds)}")
+    print(
+        f"expected time: {console.duration(forecast.seconds)}, plus up to a minute to compile the "
+        "first time"
+    )
 
 
 def answer_with_bars(study: Study, store: Store, *, long: bool = False, **where: Any) -> Comparison:

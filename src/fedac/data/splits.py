@@ -99,7 +99,10 @@ def check_clients(clients: int | None, by: str, seed: int = 0) -> None:
     if is_split(by):
         check_split(clients, by, seed)
     elif not _is_file(by):
-        raise InputError(f"{unknown_name('split', by, SPLITS)}; nor is '{by}' a file")
+        raise InputError(
+            f"{unknown_name('split', by, SPLITS)}; nor is '{by}' a file. For a "
+            "column of the data, use --client COLUMN (in Python, client= of fedac.load)"
+        )
 
 
 def as_clients(clients: Any, data: Any, number: int | None = None, seed: int = 0) -> Clients:

@@ -216,7 +216,8 @@ def _categories(column: Series[Any], name: str) -> tuple[Any, ...] | None:
     where = f"{name}, column '{column.name}'"
     missing = column.isna().to_numpy()
     if missing.any():
-        more = f", as in {missing.sum() - 1} more rows" if missing.sum() > 1 else ""
+        others = int(missing.sum()) - 1
+        more = f", as in {others} more row{'s' * (others > 1)}" if others else ""
         raise DataError(
             f"{name}, row {np.argmax(missing) + 1}, column '{column.name}': the value is "
             f"missing{more}; fill it in, or drop the rows or the column"

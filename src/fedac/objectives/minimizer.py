@@ -101,7 +101,7 @@ def _minimize(objective: ConvexObjective) -> Array:
         )
     raise NoOptimumError(
         f"no optimum found: at norm {_norm(w):.2g} the gradient norm is still {slope:.2g}, and "
-        f"must be under {tolerance:.2g}. Scale the data, or use a larger l2"
+        f"must be under {tolerance:.2g}. Standardize the data (--standardize), or use a larger l2"
     )
 
 

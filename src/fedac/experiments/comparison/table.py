@@ -454,6 +454,7 @@ def sentences(comparison: Comparison) -> list[str]:
             "more rounds.",
         ]
     said += _winner(comparison)
+    said += _left_target(comparison)
     other_wires = [r for r in comparison.best_rows if r.method == best.method and r is not best]
     said += [f"{_compared(row, comparison)}." for row in other_wires]
     runner_up = next((row for row in rows if row.method != best.method), None)
@@ -513,6 +514,21 @@ def _winner(comparison: Comparison) -> list[str]:
         tied[MOST_NAMED - 1 :] = [f"{len(tied) - MOST_NAMED + 1} others"]
     listed = f"{', '.join(tied[:-1])} and {tied[-1]}"
     return [f"{listed} are level: {repeats} seeds cannot separate them.", f"{name}: {result}."]
+
+
+def _left_target(comparison: Comparison) -> list[str]:
+    """Warn if the best method reaches the target but ends its runs on the wrong side of it."""
+    best, target = comparison.rows[0], comparison.question.target
+    if target is None or not best.reached:
+        return []
+    if target.metric == SUBOPTIMALITY:
+        name, end = comparison.measure, best.suboptimality.middle
+    else:  # NaN is on neither side
+        name, end = target.metric, best.metrics.get(target.metric, math.nan)
+    missed = end < target.value if target.larger_is_better else end > target.value
+    if not missed:
+        return []
+    return [f"It does not stay there (mean {name} at the end: {end:.3g}): stop at the target."]
 
 
 def described(row: Row, comparison: Comparison) -> str:
