@@ -742,6 +742,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "y a column": (lambda: task(y=LABELS[:, None]), r"got \(12, 1\); use y\[:, 0\]"),
     "class out of range": (lambda: task(y=LABELS + 1), "has the class 3, .*for classes 0 to 2"),
     "too many names": (lambda: task(linear(4, 2), y=list("abc") * 4), "has the class 2, but"),
+    "negative label": (lambda: task(y=[-1, 0, 1, 2] * 3), r"the labels \(-1, 0, 1, 2"),
     "minus one for unknown": (
         lambda: task(y=torch.tensor(LABELS) * 2 - 1, module=linear(4, 8)),
         "label -1; .* one output for each of the 3 labels, not 8",

@@ -496,7 +496,9 @@ class Examples:
     def require_counted(self) -> None:
         """Reject a step that was taken before its examples were counted."""
         if self.are_counted and not self._since_step:
-            raise InputError("call averages.count(len(batch)) before every step of the optimizer")
+            raise InputError(
+                "pass examples=len(dataset), or call averages.count(len(batch)) before every step"
+            )
         self._since_step = False
 
     def take(self, *, moved: bool) -> float:

@@ -471,9 +471,10 @@ class Network(Objective):
             return
         for label in (int(y.min()), int(y.max())):
             if not 0 <= label < self.outputs:
+                named = f" (classes number the labels {self.classes})" if self.classes else ""
                 raise InputError(
                     f"y of {what} has the class {label}, but the module has {self.outputs} "
-                    f"outputs, for classes 0 to {self.outputs - 1}"
+                    f"outputs, for classes 0 to {self.outputs - 1}{named}"
                 )
 
 
