@@ -607,18 +607,38 @@ def test_back_ends_agree(options, precision, tolerance):
         {"task": "norm", "batch": 4, "clients": np.arange(61) % 6, "precision": "float32"},
         KINDS_OF_ROUNDS["epochs"],
     ],
-    ids=["methods and lanes", "buffers", "unequal steps"],
+    ids=["methods and lanes", "buffers and dropout", "unequal steps"],
 )
 def test_compiled_steps_agree_with_the_loop(options):
     options = dict(options)
     if options.pop("task", None):
-        norm = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)).double()
+        layers = nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(0.2), nn.Linear(5, 3)
+        norm = nn.Sequential(*layers).double()
         options["task"] = make_task(norm)
     methods = [*SOME, "momentum(0.9)"]
     loop = run(methods, backend="loop", **options)
     compiled = run(methods, backend=None, compile=True, **options)
     assert compiled.backend == "batched"
     assert_same(loop, compiled, 1e-12 if "precision" not in options else 1e-5)
+
+
+class Stubborn(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        torch._dynamo.graph_break()
+        return self.layer(x)
+
+
+@pytest.mark.slow  # imports the compiler
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_module_that_cannot_be_compiled_is_one_line():
+    task = fedac.Network(Stubborn(), X.float(), Y)
+    with pytest.raises(InputError, match=r"cannot be compiled: .*; omit compile=True") as caught:
+        run("fedavg", task, backend=None, compile=True, precision="float32")
+    assert "\n" not in str(caught.value)
 
 
 @both_backends

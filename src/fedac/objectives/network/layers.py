@@ -23,7 +23,7 @@ class SeededDropout(nn.Module):
     another mask every time, `uses` masks in all.
     """
 
-    key: Tensor
+    key: Tensor | None = None
     uses = 1
     _counted: Tensor | None = None
     _calls = 0
@@ -35,7 +35,10 @@ class SeededDropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop elements, or whole channels, with probability p."""
-        return self.masked(x, self.key) if self.training and self.p else x
+        if not self.training or not self.p:
+            return x
+        assert self.key is not None
+        return self.masked(x, self.key)
 
     def masked(self, x: Tensor, key: Tensor) -> Tensor:
         """Return x of a batch masked by `key`; with a leading axis, one key for each entry."""
@@ -58,6 +61,10 @@ class SeededDropout(nn.Module):
             self._counted, self._calls = key, 0
         call, self._calls = self._calls, (self._calls + 1) % self.uses
         return _mix(key + call * 0x10001) if call else key
+
+    def forget_key(self) -> None:
+        """Drop the key; the next forward pass needs another."""
+        self.key = self._counted = None
 
     def extra_repr(self) -> str:
         """Show the probability."""

@@ -41,8 +41,8 @@ from fedac.simulation.engines.network.gradients import (
     Backend,
     Batch,
     Batched,
+    Compiled,
     Loop,
-    compile_code,
     saved_bytes,
 )
 from fedac.simulation.engines.network.memory import ClientVectors, keep_freed_memory
@@ -173,7 +173,7 @@ class Simulation:
         self.chunk = self._chunk_size()
         self._backend: Backend | None = None
         if problem.compile:
-            self._fused_step = compile_code(self._local_step)
+            self._fused_step = Compiled(self._local_step)
 
     def _set_buffers(self) -> None:
         network, M = self.network, self.federation.M

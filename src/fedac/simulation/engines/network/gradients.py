@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from fedac.errors import InputError
 from fedac.objectives.network import LOSSES, Placed
+from fedac.objectives.network.data import first_line
 from fedac.objectives.network.layers import SeededDropout, seeded_dropouts
 from fedac.objectives.network.placed import flat, load
 
@@ -35,17 +37,37 @@ class Batch:
     keys: Tensor
 
 
-def compile_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function for one size of its arguments.
+class Compiled:
+    """A function compiled as a whole, for one size of its arguments.
 
     Products of small matrices get code of their own where that is faster than the library's.
     """
-    how: dict[str, Any] = {"max_autotune": True}
-    # No report on stderr. Older versions of PyTorch lack one of these options.
-    silent = {"autotune_num_choices_displayed": 0, "max_autotune_report_choices_stats": False}
-    known = torch._inductor.list_options()
-    how |= {name: value for name, value in silent.items() if name in known}
-    return torch.compile(function, dynamic=False, options=how)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        how: dict[str, Any] = {"dynamic": False, "fullgraph": True}
+        # No report on stderr. Older versions of PyTorch lack one of these options.
+        silent = {"autotune_num_choices_displayed": 0, "max_autotune_report_choices_stats": False}
+        known = torch._inductor.list_options()
+        tuned: dict[str, Any] = {"max_autotune": True} | {
+            k: v for k, v in silent.items() if k in known
+        }
+        self._tuned = torch.compile(function, options=tuned, **how)
+        self._plain = torch.compile(function, **how)
+        self._call = self._tuned
+
+    def __call__(self, *given: Any) -> Any:
+        """Call the function; compile it at the first call."""
+        try:
+            try:
+                return self._call(*given)
+            except torch._inductor.exc.InductorError:  # it has no such code for some sizes
+                if self._call is self._plain:
+                    raise
+                self._call = self._plain
+                return self._call(*given)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            reason = f"the module cannot be compiled: {first_line(error, 130)}"
+            raise InputError(f"{reason}; omit compile=True") from error
 
 
 class Backend(Protocol):
@@ -97,7 +119,7 @@ class Batched:
         self._layers = stacked_layers(self.module, self._names)
         self._compiled: Callable[..., tuple[Tensor, Tensor]] | None = None
         if compiled:
-            self._compiled = compile_code(self._pure_gradients)
+            self._compiled = Compiled(self._pure_gradients)
             self._models: int | None = None
 
     def __call__(self, W: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -142,6 +164,8 @@ class Batched:
         for dropout in self._dropouts:
             dropout.key = key
         output = placed.forward(functional_call, self.module, named | changing, (x,))
+        for dropout in self._dropouts:  # compiled code must not leave what belongs to vmap
+            dropout.forget_key()
         after = [b.reshape(-1).to(buffers.dtype) for b in changing.values()]
         return placed.network.mean_loss(output, y), torch.cat(after) if after else buffers
 
