@@ -280,13 +280,14 @@ class Federation:
 
     def queries_of(self, update: Update) -> int:
         """Return the number of single-row gradients of the local steps of an update."""
+        if self.epochs is None and self.batch is not None:
+            return self.batch * int(update.steps.sum())
         sizes = self.sizes(update.members)
         if self.epochs is not None:
             return int(sizes.sum()) * self.epochs
-        alike = update.equal_steps and not update.staleness.any()
-        if self.batch is None and self.clients is None and alike:
+        if self.clients is None and update.equal_steps and not update.staleness.any():
             return self.n * int(update.steps[:1].sum())  # all do the same: count one worker
-        return int(((sizes if self.batch is None else self.batch) * update.steps).sum())
+        return int((sizes * update.steps).sum())
 
     def queries(self, this_round: Span) -> int:
         """Return the number of single-row gradients that one run takes in a round."""

@@ -164,7 +164,13 @@ class Timeline:
     def updates(self) -> Iterator[Update]:
         """Yield the steps of the server."""
         # Rows are drawn by counters: no two rounds of a client share any.
-        stride = max(self.schedule.K, int(self.steps.max(initial=0)))
+        K = self.schedule.K
+        stride = max(K, int(self.steps.max(initial=0)))
+        taken, one_length = self.update >= 0, len(self.lengths) == 1
+        # The members of each server step that draw as in another round than its own.
+        others = np.bincount(
+            self.update[taken], self.number[taken] != self.update[taken], self.schedule.rounds
+        )
         for span in self.schedule:
             some = slice(self._bounds[span.number], self._bounds[span.number + 1])
             members, versions, steps = (
@@ -173,10 +179,11 @@ class Timeline:
             number: Any = self.number[some]
             gap: Any = span.gap
             if len(steps):
-                gap = steps if np.ptp(steps) else int(steps[0])
-            draws = Span(number, number * stride, gap)
-            if (number == span.number).all() and stride == self.schedule.K:
+                gap = int(steps[0]) if one_length or not np.ptp(steps) else steps
+            if stride == K and not others[span.number]:
                 draws = span._replace(gap=gap)
+            else:
+                draws = Span(number, number * stride, gap)
             yield Update(span, members, versions, steps, draws)
 
     @cached_property
