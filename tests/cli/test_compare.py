@@ -249,7 +249,7 @@ def test_a_long_comparison_is_announced(fedac, monkeypatch):
     code, out, err = fedac(*SMALL, "-K", 4, "--tries", 4, "--json")
     assert (code, next(iter(json.loads(out)))) == (0, "rows")
     first, *stages = [line for line in err.splitlines() if "%" not in line]
-    assert re.fullmatch("fedac: this takes up to .* s: --quick, --dry-run, fewer .*", first)
+    assert re.fullmatch("fedac: this takes up to .* s: --quick, fewer .* --dry-run .*", first)
     assert stages[0] == "fedac: search 1 of 2"
     assert stages[-1] == "fedac: winners on fresh seeds"
 
