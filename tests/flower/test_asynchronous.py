@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -385,7 +386,9 @@ def test_a_killed_run_resumes_to_the_optimum(mode, number, tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_in_real_time_a_slow_process_holds_up_nobody() -> None:
+def test_in_real_time_a_slow_process_holds_up_nobody(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])  # where workers find this module
+
     def load(context):
         time.sleep(1.5 if context.node_config["partition-id"] == 4 else 0.1)
         return context.node_config["partition-id"]
