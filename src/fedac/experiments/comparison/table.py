@@ -521,6 +521,8 @@ def _left_target(comparison: Comparison) -> list[str]:
     best, target = comparison.rows[0], comparison.question.target
     if target is None or not best.reached:
         return []
+    if comparison.budget != WHOLE_RUN:  # rows have the end of the budget
+        return []
     if target.metric == SUBOPTIMALITY:
         name, end = comparison.measure, best.suboptimality.middle
     else:  # NaN is on neither side
